@@ -1,0 +1,1 @@
+//! ceph.conf, and what the environment and the command line say beside it.

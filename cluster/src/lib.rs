@@ -1,0 +1,16 @@
+//! Everything between an RBD image and a Ceph OSD.
+//!
+//! The protocol core is sans-IO: [`msgr`], [`auth`], [`mon`], [`osdmap`] and [`objecter`] are state
+//! machines. A step takes an input (bytes, a timer tick, a request) and yields outputs (bytes to
+//! send, connections to open, completions). They own no socket, read no clock and spawn nothing,
+//! so the simulator and the fuzzers drive the very code that production drives.
+
+pub mod codec;
+pub mod payload;
+
+pub mod auth;
+pub mod conf;
+pub mod mon;
+pub mod msgr;
+pub mod objecter;
+pub mod osdmap;

@@ -1,0 +1,1 @@
+//! The monitor session: hunting, subscriptions, commands.

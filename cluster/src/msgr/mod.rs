@@ -1,0 +1,1 @@
+//! msgr2.1 without I/O: frames, handshake, crypto, session.

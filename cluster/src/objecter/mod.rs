@@ -1,0 +1,1 @@
+//! Operations to placement groups to OSDs, without I/O.

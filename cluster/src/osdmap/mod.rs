@@ -1,0 +1,1 @@
+//! Cluster maps: decoding, increments, placement.

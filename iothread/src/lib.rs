@@ -1,0 +1,1 @@
+//! A single-threaded executor on one io_uring.

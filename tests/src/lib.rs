@@ -1,0 +1,1 @@
+//! Harnesses for the tests against real Ceph.

@@ -1,0 +1,3 @@
+//! What turns requests from outside into image I/O.
+
+pub mod nbd;

@@ -1,0 +1,3 @@
+//! The daemon behind `ublk-rbd`.
+
+pub mod frontend;
