@@ -365,6 +365,12 @@ impl Client {
         Ok(Renewal::Done)
     }
 
+    /// Says that another's global id is ours.
+    #[cfg(test)]
+    pub(super) fn claim(&mut self, global_id: u64) {
+        self.global_id = global_id;
+    }
+
     #[cfg(test)]
     pub(super) fn service_ticket(&self, service: EntityType) -> Option<&super::ticket::Ticket> {
         self.tickets.usable(service)

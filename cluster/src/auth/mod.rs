@@ -20,7 +20,7 @@
 //!
 //! Tickets age: [`Client::renewal_due`] says when to send [`Client::renewal_request`] over the open
 //! monitor session. The facts come from `src/auth/cephx/*`, `src/auth/none/*` and
-//! `src/mon/MonClient.cc`.
+//! `src/mon/MonClient.cc`; [`server`] holds the other side.
 
 mod aes128;
 mod base64;
@@ -34,12 +34,15 @@ mod method;
 mod mon;
 mod name;
 mod secret;
+pub mod server;
 mod service;
 mod ticket;
 mod wire;
 
 #[cfg(test)]
 mod captured;
+#[cfg(test)]
+mod exchange;
 
 pub use client::{Client, ClientConfig, Renewal};
 pub use error::AuthError;
