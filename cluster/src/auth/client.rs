@@ -12,6 +12,8 @@ use super::{AuthError, AuthName, ConMode, Method, Seed};
 
 /// The pause before asking again for tickets that a monitor did not give.
 const RETRY_NANOS: u64 = 5_000_000_000;
+/// The pause between renewals: an OSD that refuses every ticket must not keep the monitor busy.
+const PAUSE_NANOS: u64 = 1_000_000_000;
 
 /// What an identity is made from.
 #[derive(Debug, Clone)]
@@ -272,7 +274,7 @@ impl Client {
         self.method() == Some(Method::Cephx) && self.tickets.expired(self.identity.want, now)
     }
 
-    /// The front of a [`wire::MSG_AUTH`] message for the open monitor session, when tickets are
+    /// The front of a [`super::MSG_AUTH`] message for the open monitor session, when tickets are
     /// due: the auth ticket with the key's proof, or service tickets by showing the auth ticket
     /// (`CephxClientHandler::build_request`). One request is under way at a time.
     pub fn renewal_request(&mut self, seed: &Seed, now: Now) -> Option<Vec<u8>> {
@@ -306,7 +308,7 @@ impl Client {
         Some(front)
     }
 
-    /// The front of a [`wire::MSG_AUTH_REPLY`]. After an error the monitor closes the session.
+    /// The front of a [`super::MSG_AUTH_REPLY`]. After an error the monitor closes the session.
     pub fn renewal_reply(&mut self, front: &[u8], now: Now) -> Result<Renewal, AuthError> {
         let unasked = AuthError::OutOfOrder {
             what: "the monitor answers a renewal that we did not ask for",
@@ -352,15 +354,14 @@ impl Client {
         let before = self.need(now);
         self.tickets = tickets;
         let after = self.need(now);
-        if !mon::worth_asking(after) {
-            return Ok(Renewal::Done);
-        }
-        if after != before {
-            return Ok(Renewal::AskAgain);
-        }
-        // The monitor has none for us: do not ask in a circle.
+        let pause = match mon::worth_asking(after) {
+            false => PAUSE_NANOS,
+            true if after != before => return Ok(Renewal::AskAgain),
+            // The monitor has none for us: do not ask in a circle.
+            true => RETRY_NANOS,
+        };
         if let Some(s) = &mut self.session {
-            s.not_before = now.mono.saturating_add(RETRY_NANOS);
+            s.not_before = now.mono.saturating_add(pause);
         }
         Ok(Renewal::Done)
     }

@@ -450,7 +450,15 @@ fn an_osd_that_refuses_an_old_ticket_gets_a_new_one() {
     w.osd(&c).unwrap();
     // Late news about the old ticket does not harm the new one.
     c.service_refused(&hs);
-    assert!(!c.renewal_due(woke));
+    let soon = |millis: u64| Now {
+        mono: woke.mono + millis * 1_000_000,
+        ..woke
+    };
+    assert!(!c.renewal_due(soon(1_000)));
+    // An OSD that refuses the new one as well costs the monitor a request a second at most.
+    c.service_refused(&w.osd_handshake(&c));
+    assert!(!c.renewal_due(soon(999)) && c.renewal_due(soon(1_000)));
+    assert_eq!(c.next_deadline(woke), Some(soon(1_000).mono));
 }
 
 #[test]

@@ -190,13 +190,15 @@ enum Line {
     Setting(String, Zeroizing<String>),
 }
 
-/// Lines with the number of their first physical one; a backslash at the end joins the next.
+/// Lines with the number of their first physical one; a backslash at the end joins the next, except
+/// to a comment.
 fn logical_lines(text: &str) -> impl Iterator<Item = (usize, Zeroizing<String>)> {
     let mut lines = text.lines().enumerate();
     std::iter::from_fn(move || {
         let (number, first) = lines.next()?;
         let mut joined = Zeroizing::new(first.to_owned());
-        while joined.ends_with('\\') && !joined.ends_with("\\\\") {
+        let comment = is_comment(first.trim_start());
+        while !comment && joined.ends_with('\\') && !joined.ends_with("\\\\") {
             joined.pop();
             let Some((_, next)) = lines.next() else { break };
             joined.push_str(next);
@@ -305,7 +307,7 @@ mod tests {
     #[test]
     fn quirks_of_the_dialect() {
         let text = format!(
-            "; comment\n# another\n\n[global]\n  fsid = x\n[ client.a ] # why\r\nkey={KEY} ; trailing\n\
+            "; comment \\\n# another\n\n[global]\n  fsid = x\n[ client.a ] # why\r\nkey={KEY} ; trailing\n\
              auid = 18446744073709551615\npending key = whatever\n\
              caps_osd = 'allow rwx pool=\\'a b\\'' # c\n  caps   mon \t= allow r, \\\n allow w   \n\
              [client.b]\n[client.a]\ncaps mgr = \"x ; y\"\n"

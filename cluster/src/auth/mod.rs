@@ -43,14 +43,16 @@ mod wire;
 mod captured;
 #[cfg(test)]
 mod exchange;
+#[cfg(test)]
+mod live;
 
 pub use client::{Client, ClientConfig, Renewal};
 pub use error::AuthError;
 pub use key::{CryptoKey, KeyError, KeyType};
-pub use keyring::{Keyring, KeyringError};
+pub use keyring::{Keyring, KeyringError, Problem as KeyringProblem};
 pub use method::{ConMode, Method};
 pub use mon::MonHandshake;
-pub use name::AuthName;
+pub use name::{AuthName, NameError};
 pub use secret::{Secret, Secrets};
 pub use service::ServiceHandshake;
 pub use wire::{MSG_AUTH, MSG_AUTH_REPLY};
