@@ -1,0 +1,4 @@
+//! Tests against streams captured from real clusters.
+
+mod captures;
+mod pcap;
