@@ -8,7 +8,7 @@ const FLAGS: u8 = 3;
 /// `ceph_msg_header2` (`src/include/msgr.h`): the first segment of a MESSAGE frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MsgHeader {
-    /// Number of the message in its session. The connection fills it in.
+    /// Number of the message in its session. [`super::Connection::send`] fills it in.
     pub seq: u64,
     pub tid: u64,
     /// `CEPH_MSG_*` or `MSG_*`: what the front holds.
@@ -18,7 +18,7 @@ pub struct MsgHeader {
     pub data_pre_padding_len: u32,
     /// Offset of the data in its object, so that a receiver could align its buffer likewise.
     pub data_off: u16,
-    /// The last message its sender has received. The connection fills it in.
+    /// The last message its sender has received. [`super::Connection::send`] fills it in.
     pub ack_seq: u64,
     pub flags: u8,
     /// The oldest decoder that understands this version.
