@@ -100,7 +100,8 @@ pub enum Answer {
 }
 
 impl Answer {
-    fn apply(self, to: &mut Connection) -> Result<(), ConnError> {
+    /// Gives the answer to the connection that asked.
+    pub fn apply(self, to: &mut Connection) -> Result<(), ConnError> {
         match self {
             Answer::Nothing => Ok(()),
             Answer::AuthRequest {

@@ -7,6 +7,7 @@ use crate::codec::{Reader, UTime};
 use crate::payload::Payload;
 
 use super::super::control::*;
+use super::super::crypto::Cipher;
 use super::super::frame::Tag;
 use super::super::header::MsgHeader;
 use super::super::input::Rx;
@@ -83,57 +84,94 @@ pub(super) fn frames(stream: &[u8], check_crc: bool, plain: usize) -> (Vec<Seen>
     let mut rx = Rx::new(check_crc, 1 << 20);
     let mut seen = Vec::new();
     while !input.is_empty() && seen.len() < plain {
-        let before = input;
-        let frame = rx
-            .next(&mut input)
-            .unwrap()
-            .expect("the stream ends inside a frame");
-        assert!(!frame.aborted);
-        let segments = frame
-            .segments
-            .clone()
-            .map(|s| rx.bytes(frame.bytes)[s].to_vec());
-        seen.push(Seen {
-            tag: frame.tag,
-            segments,
-            wire: before[..before.len() - input.len()].to_vec(),
-        });
-        let last = seen.last().unwrap();
-        if last.tag == Tag::AuthDone && last.decode::<AuthDone<'_>>().con_mode == CON_MODE_SECURE {
+        let frame = next(&mut rx, &mut input);
+        let done = frame.tag == Tag::AuthDone;
+        let secure = done && frame.decode::<AuthDone<'_>>().con_mode == CON_MODE_SECURE;
+        seen.push(frame);
+        if secure {
             return (seen, true);
         }
     }
     (seen, !input.is_empty())
 }
 
-fn check(name: &str, crc: bool, count: &mut BTreeMap<Tag2, usize>) -> usize {
+fn next(rx: &mut Rx, input: &mut &[u8]) -> Seen {
+    let before = *input;
+    let frame = rx.next(input).unwrap();
+    let frame = frame.expect("the stream ends inside a frame");
+    assert!(!frame.aborted);
+    let segments = frame.segments.clone();
+    Seen {
+        tag: frame.tag,
+        segments: segments.map(|s| rx.bytes(frame.bytes)[s].to_vec()),
+        wire: before[..before.len() - input.len()].to_vec(),
+    }
+}
+
+/// The frames of both directions of a stream, client's first, those that are encrypted with `secret`
+/// too; and how many of each are not encrypted.
+pub(super) fn all_frames(
+    stream: &pcap::Stream,
+    crc: bool,
+    secret: Option<&[u8]>,
+) -> [(Vec<Seen>, usize); 2] {
+    let (mut server, encrypted) = frames(&stream.server, crc, usize::MAX);
+    // A client's last plain frame is the one that AUTH_DONE answers.
+    let plain = if encrypted { server.len() } else { usize::MAX };
+    let (mut client, client_encrypted) = frames(&stream.client, crc, plain);
+    assert_eq!(client_encrypted, encrypted);
+    let plain = (client.len(), server.len());
+    if let Some(secret) = secret.filter(|_| encrypted) {
+        let sides = [
+            (&stream.client, &mut client, true),
+            (&stream.server, &mut server, false),
+        ];
+        for (stream, seen, receiver_is_server) in sides {
+            let plain: usize = seen.iter().map(|f| f.wire.len()).sum();
+            let mut rx = Rx::new(true, 1 << 20);
+            rx.set_cipher(Cipher::pair(secret, receiver_is_server).unwrap().0);
+            let (_, _, mut input) = banner(stream);
+            input = &input[plain..];
+            while !input.is_empty() {
+                seen.push(next(&mut rx, &mut input));
+            }
+        }
+    }
+    [(client, plain.0), (server, plain.1)]
+}
+
+/// Session key and connection secret of each stream of a capture, which the authentication that it
+/// shows gives with the client's key.
+pub(super) fn secrets(name: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/captures");
+    let hex = |s: &str| -> Vec<u8> {
+        let byte = |i| u8::from_str_radix(&s[i..i + 2], 16).unwrap();
+        (0..s.len()).step_by(2).map(byte).collect()
+    };
+    std::fs::read_to_string(format!("{dir}/{name}.secrets"))
+        .unwrap()
+        .lines()
+        .map(|l| l.split_once(' ').unwrap())
+        .map(|(key, secret)| (hex(key), hex(secret)))
+        .collect()
+}
+
+/// Checks the plain frames of a capture and says how many of its streams are encrypted.
+fn check(name: &str, crc: bool, count: &mut BTreeMap<u8, usize>) -> usize {
     let streams = pcap::streams(name);
     assert!(streams.len() >= 3, "{name}");
     let mut encrypted = 0;
     for stream in &streams {
-        let (server, server_encrypted) = frames(&stream.server, crc, usize::MAX);
-        // A client's last plain frame is the one that AUTH_DONE answers.
-        let plain = if server_encrypted {
-            server
-                .iter()
-                .filter(|f| f.tag != Tag::AuthSignature)
-                .count()
-        } else {
-            usize::MAX
-        };
-        let (client, client_encrypted) = frames(&stream.client, crc, plain);
-        assert_eq!(client_encrypted, server_encrypted, "{name}");
-        encrypted += usize::from(server_encrypted);
+        let sides = all_frames(stream, crc, None);
         let mut tx = Tx::Crc { data: crc };
-        for frame in client.iter().chain(&server) {
+        for frame in sides.iter().flat_map(|(frames, _)| frames) {
             assert_eq!(frame.encode(&mut tx), frame.wire, "{name}: {:?}", frame.tag);
             *count.entry(frame.tag as u8).or_default() += 1;
         }
+        encrypted += usize::from(!sides[0].0.iter().any(|f| f.tag == Tag::ClientIdent));
     }
     encrypted
 }
-
-type Tag2 = u8;
 
 #[test]
 fn every_plain_frame_of_real_streams_is_understood_and_reproduced() {
@@ -182,5 +220,33 @@ fn the_streams_of_ceph_18_and_20_without_crc_carry_zeros() {
             err,
             format!("crc of segment 0 is {want:#010x}, the frame says 0x00000000")
         );
+    }
+}
+
+#[test]
+fn every_encrypted_frame_of_real_streams_is_understood_and_reproduced() {
+    for name in [
+        "v16-cephx-secure",
+        "v18-cephx-secure",
+        "v20-cephxaes-secure",
+    ] {
+        let name = &format!("{name}-rbd-info");
+        let streams = pcap::streams(name);
+        let secrets = secrets(name);
+        assert_eq!(streams.len(), secrets.len());
+        let mut messages = 0;
+        for (stream, (_, secret)) in streams.iter().zip(&secrets) {
+            let sides = all_frames(stream, true, Some(secret));
+            for ((frames, plain), server) in sides.iter().zip([false, true]) {
+                let cipher = Cipher::pair(secret, server).unwrap().1;
+                let mut tx = Tx::Secure(Box::new(cipher));
+                assert_eq!(frames[*plain].tag, Tag::AuthSignature);
+                for f in &frames[*plain..] {
+                    assert_eq!(f.encode(&mut tx), f.wire, "{name}: {:?}", f.tag);
+                    messages += usize::from(f.tag == Tag::Message);
+                }
+            }
+        }
+        assert!(messages > 30, "{name}: {messages} messages");
     }
 }

@@ -16,20 +16,7 @@ fn feed(conn: &mut Connection, mut input: &[u8], mode: Mode) {
             Ok(Some(e)) => mode.answer(&e),
             _ => return,
         };
-        let (_, key, secret) = mode.keys();
-        let _ = match answer {
-            Answer::AuthRequest {
-                method,
-                modes,
-                payload,
-            } => conn.auth_request(method, &modes, &payload),
-            Answer::AuthMore(payload) => conn.auth_more(&payload),
-            Answer::AuthFinish { .. } => conn.auth_finish(&key, &secret),
-            Answer::AuthDone { con_mode, .. } => {
-                conn.auth_done(1, con_mode, b"welcome", &key, &secret)
-            }
-            _ => Ok(()),
-        };
+        let _ = answer.apply(conn);
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod captures;
 mod hostile;
+mod live;
 mod lossless;
 mod pair;
 mod pcap;

@@ -1,14 +1,16 @@
 //! Our ends in the place of real ones: a captured stream of one side goes in, and what comes out is
 //! compared with what the real other side sent.
 
-use crate::codec::{EntityAddr, Now};
+use std::collections::VecDeque;
+
+use crate::codec::{EntityAddr, EntityAddrVec, EntityName, EntityType, Now};
 use crate::payload::Payload;
 
 use super::super::control::*;
 use super::super::features;
 use super::super::frame::Tag;
 use super::super::{Config, Connection, Event, OutBatch, Policy, testing::Answer};
-use super::captures::{Seen, banner, frames};
+use super::captures::{Seen, all_frames, secrets};
 use super::pcap;
 
 const NOW: Now = Now { mono: 5, wall: 5 };
@@ -19,42 +21,28 @@ fn output(conn: &mut Connection) -> Vec<u8> {
     batch.slices().flatten().copied().collect()
 }
 
-/// Feeds `bytes` and answers as auth none wants; returns how many messages came out.
-fn feed(conn: &mut Connection, bytes: &[u8], answer: &Answer) -> usize {
+/// Feeds `bytes` and answers the handshake's questions in turn; returns how many messages came out.
+fn feed(conn: &mut Connection, bytes: &[u8], answers: &mut VecDeque<Answer>) -> usize {
     let mut input = bytes;
     let mut messages = 0;
     loop {
-        let wanted = match conn.next_event(&mut input, NOW).unwrap() {
+        let asks = match conn.next_event(&mut input, NOW).unwrap() {
             None => break,
-            Some(Event::AuthStart | Event::AuthRequest { .. }) => true,
-            Some(Event::AuthDone { .. }) => {
-                conn.auth_finish(&[], &[]).unwrap();
-                false
-            }
             Some(Event::Message(_)) => {
                 messages += 1;
                 false
             }
             Some(Event::Hello { .. } | Event::Ready(_)) => false,
+            Some(
+                Event::AuthStart
+                | Event::AuthRequest { .. }
+                | Event::AuthMore(_)
+                | Event::AuthDone { .. },
+            ) => true,
             Some(e) => panic!("{e:?}"),
         };
-        match answer {
-            Answer::AuthRequest {
-                method,
-                modes,
-                payload,
-            } if wanted => {
-                conn.auth_request(*method, modes, payload).unwrap();
-            }
-            Answer::AuthDone {
-                global_id,
-                con_mode,
-                ..
-            } if wanted => {
-                conn.auth_done(*global_id, *con_mode, &[], &[], &[])
-                    .unwrap();
-            }
-            _ => {}
+        if asks {
+            answers.pop_front().unwrap().apply(conn).unwrap();
         }
     }
     assert!(input.is_empty());
@@ -88,151 +76,195 @@ fn wire(frames: &[Seen], tags: &[Tag]) -> Vec<u8> {
 
 const OUR_BANNER: [u8; 26] = *b"ceph v2\n\x10\0\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 
-fn captures() -> Vec<(String, bool)> {
-    let mut out = Vec::new();
+/// A stream of a capture, and what its two sides do.
+struct Scene {
+    name: String,
+    crc: bool,
+    client: Vec<Seen>,
+    server: Vec<Seen>,
+    /// Session key and connection secret; empty for auth none.
+    keys: (Vec<u8>, Vec<u8>),
+    banners: [Vec<u8>; 2],
+}
+
+/// Streams that end with a session. Of authenticated ones only those of Ceph 16: signatures cover the
+/// banner, and later clients offer on-wire compression in it.
+fn scenes() -> Vec<Scene> {
+    let mut names = Vec::new();
     for v in [16, 18, 20] {
-        out.push((format!("v{v}-none-crc-rbd-info"), true));
-        out.push((format!("v{v}-none-crcoff-rbd-info"), v == 16));
+        names.push((format!("v{v}-none-crc-rbd-info"), true));
+        names.push((format!("v{v}-none-crcoff-rbd-info"), v == 16));
     }
-    out.push(("v20-none-crc-rados".to_owned(), true));
+    names.push(("v20-none-crc-rados".to_owned(), true));
+    names.push(("v16-cephx-secure-rbd-info".to_owned(), true));
+    let mut out = Vec::new();
+    for (name, crc) in names {
+        let keys = if name.contains("secure") {
+            secrets(&name)
+        } else {
+            Vec::new()
+        };
+        for (i, stream) in pcap::streams(&name).iter().enumerate() {
+            let keys = keys.get(i).cloned().unwrap_or_default();
+            let [(client, _), (server, _)] = all_frames(stream, crc, Some(&keys.1));
+            if server.iter().any(|f| f.tag == Tag::ServerIdent) {
+                out.push(Scene {
+                    name: name.clone(),
+                    crc,
+                    client: without_compression(client),
+                    server: without_compression(server),
+                    keys,
+                    banners: [&stream.client, &stream.server].map(|s| s[..26].to_vec()),
+                });
+            }
+        }
+    }
+    assert!(out.len() >= 24);
     out
+}
+
+const HANDSHAKE: [Tag; 9] = [
+    Tag::Hello,
+    Tag::AuthRequest,
+    Tag::AuthBadMethod,
+    Tag::AuthReplyMore,
+    Tag::AuthRequestMore,
+    Tag::AuthDone,
+    Tag::AuthSignature,
+    Tag::ClientIdent,
+    Tag::ServerIdent,
+];
+
+/// Sends the messages of `ours` and compares their bytes, when the same messages of `theirs` have
+/// come in before as they had in the capture.
+fn exchange(conn: &mut Connection, ours: &[Seen], theirs: &[Seen], name: &str) {
+    let messages = |f: &&Seen| f.tag == Tag::Message;
+    let mut came = theirs.iter().filter(messages);
+    let mut in_seq = 0;
+    let mut none = VecDeque::new();
+    for m in ours.iter().filter(messages) {
+        while in_seq < m.header().ack_seq {
+            let next = came.next().unwrap();
+            assert_eq!(feed(conn, &next.wire, &mut none), 1);
+            in_seq = next.header().seq;
+        }
+        send(conn, m);
+        assert_eq!(output(conn), m.wire, "{name}");
+    }
+    for m in came {
+        assert_eq!(feed(conn, &m.wire, &mut none), 1);
+    }
+    assert!(!conn.has_output());
 }
 
 #[test]
 fn our_client_says_to_real_daemons_what_librados_said() {
-    for (name, crc) in captures() {
-        for stream in pcap::streams(&name) {
-            let (server_banner, _, _) = banner(&stream.server);
-            let client = without_compression(frames(&stream.client, crc, usize::MAX).0);
-            let server = without_compression(frames(&stream.server, crc, usize::MAX).0);
-            if !client.iter().any(|f| f.tag == Tag::ClientIdent) {
-                continue; // hung up early
-            }
-            let ident: ClientIdent = find(&client, Tag::ClientIdent).decode();
-            let hello: Hello = find(&server, Tag::Hello).decode();
-            let lossy = ident.flags & FLAG_LOSSY != 0;
-            let blank = EntityAddr {
-                nonce: ident.addrs.0[0].nonce,
-                ..EntityAddr::default()
-            };
-            let me = crate::codec::EntityName::new(crate::codec::EntityType::CLIENT, ident.gid);
-            let mut cfg = Config::client(me, crate::codec::EntityAddrVec(vec![blank]));
-            cfg.features_supported = ident.features_supported;
-            cfg.global_seq = ident.global_seq;
-            cfg.crc_data = crc;
-            if !lossy {
-                cfg.policy = Policy::LOSSLESS_CLIENT;
-                cfg.features_required = features::MSG_ADDR2;
-            }
-            let mut conn = Connection::client(cfg, ident.target, hello.entity_type);
-            conn.start(NOW);
-            assert_eq!(output(&mut conn), OUR_BANNER, "{name}");
-
-            let request: AuthRequest<'_> = find(&client, Tag::AuthRequest).decode();
-            let answer = Answer::AuthRequest {
-                method: request.method,
-                modes: request.modes.clone(),
-                payload: request.payload.to_vec(),
-            };
-            let handshake: Vec<u8> = stream.server[..26]
-                .iter()
-                .copied()
-                .chain(wire(
-                    &server,
-                    &[Tag::Hello, Tag::AuthDone, Tag::AuthSignature],
-                ))
-                .collect();
-            assert_eq!(feed(&mut conn, &handshake, &answer), 0);
-            let mut tags = vec![Tag::Hello, Tag::AuthRequest, Tag::AuthSignature];
-            let mut said = output(&mut conn);
-            if lossy {
-                tags.push(Tag::ClientIdent);
-            } else {
-                // The cookie is random: the last frame differs in it and in its crc.
-                said.truncate(said.len() - find(&client, Tag::ClientIdent).wire.len());
-            }
-            assert_eq!(said, wire(&client, &tags), "{name}");
-
-            feed(&mut conn, &wire(&server, &[Tag::ServerIdent]), &answer);
-            assert!(conn.is_ready() && conn.is_lossy() && server_banner & 1 == 1);
-            assert_eq!(conn.peer().kind, hello.entity_type);
-
-            // Messages leave with the bytes they had, when the same ones had come in before.
-            let mut came = server.iter().filter(|f| f.tag == Tag::Message);
-            let mut in_seq = 0;
-            for m in client.iter().filter(|f| f.tag == Tag::Message) {
-                while in_seq < m.header().ack_seq {
-                    let next = came.next().unwrap();
-                    assert_eq!(feed(&mut conn, &next.wire, &answer), 1);
-                    in_seq = next.header().seq;
-                }
-                send(&mut conn, m);
-                assert_eq!(output(&mut conn), m.wire, "{name}");
-            }
-            for m in came {
-                assert_eq!(feed(&mut conn, &m.wire, &answer), 1);
-            }
-            assert!(!conn.has_output());
+    for s in scenes() {
+        let name = &s.name;
+        let client_ident = find(&s.client, Tag::ClientIdent);
+        let ident: ClientIdent = client_ident.decode();
+        let hello: Hello = find(&s.server, Tag::Hello).decode();
+        let lossy = ident.flags & FLAG_LOSSY != 0;
+        let blank = EntityAddr {
+            nonce: ident.addrs.0[0].nonce,
+            ..EntityAddr::default()
+        };
+        let me = EntityName::new(EntityType::CLIENT, ident.gid);
+        let mut cfg = Config::client(me, EntityAddrVec(vec![blank]));
+        cfg.features_supported = ident.features_supported;
+        cfg.global_seq = ident.global_seq;
+        cfg.crc_data = s.crc;
+        if !lossy {
+            cfg.policy = Policy::LOSSLESS_CLIENT;
+            cfg.features_required = features::MSG_ADDR2;
         }
+        let mut conn = Connection::client(cfg, ident.target, hello.entity_type);
+        conn.start(NOW);
+        assert_eq!(output(&mut conn), OUR_BANNER, "{name}");
+
+        let mut answers = VecDeque::new();
+        for f in &s.client {
+            match f.tag {
+                Tag::AuthRequest => {
+                    let request: AuthRequest<'_> = f.decode();
+                    answers.push_back(Answer::AuthRequest {
+                        method: request.method,
+                        modes: request.modes,
+                        payload: request.payload.to_vec(),
+                    });
+                }
+                Tag::AuthRequestMore => {
+                    let AuthMore(payload) = f.decode();
+                    answers.push_back(Answer::AuthMore(payload.to_vec()));
+                }
+                _ => {}
+            }
+        }
+        answers.push_back(Answer::AuthFinish {
+            session_key: s.keys.0.clone(),
+            secret: s.keys.1.clone(),
+        });
+        let mut bytes = s.banners[1].clone();
+        bytes.extend(wire(&s.server, &HANDSHAKE));
+        assert_eq!(feed(&mut conn, &bytes, &mut answers), 0);
+        assert!(answers.is_empty());
+        let mut said = output(&mut conn);
+        let mut want = wire(&s.client, &HANDSHAKE);
+        if !lossy {
+            // The cookie is random, so the last frame differs.
+            said.truncate(said.len() - client_ident.wire.len());
+            want.truncate(want.len() - client_ident.wire.len());
+        }
+        assert_eq!(said, want, "{name}");
+        assert!(conn.is_ready() && conn.is_lossy());
+        assert_eq!(conn.is_secure(), !s.keys.1.is_empty());
+        assert_eq!(conn.peer().kind, hello.entity_type);
+        exchange(&mut conn, &s.client, &s.server, name);
     }
 }
 
 #[test]
 fn our_server_says_to_librados_what_real_daemons_said() {
-    for (name, crc) in captures() {
-        for stream in pcap::streams(&name) {
-            let client = without_compression(frames(&stream.client, crc, usize::MAX).0);
-            let server = without_compression(frames(&stream.server, crc, usize::MAX).0);
-            if !server.iter().any(|f| f.tag == Tag::ServerIdent) {
-                continue;
-            }
-            let ident: ServerIdent = find(&server, Tag::ServerIdent).decode();
-            let hello: Hello = find(&server, Tag::Hello).decode();
-            let done: AuthDone<'_> = find(&server, Tag::AuthDone).decode();
-            let me = crate::codec::EntityName::new(hello.entity_type, ident.gid);
-            let mut cfg = Config::server(me, ident.addrs.clone());
-            cfg.features_supported = ident.features_supported;
-            cfg.global_seq = ident.global_seq;
-            cfg.crc_data = crc;
-            let mut conn = Connection::server(cfg, hello.peer_addr);
-            conn.start(NOW);
-            assert_eq!(output(&mut conn), OUR_BANNER);
-            let answer = Answer::AuthDone {
-                global_id: done.global_id,
-                con_mode: done.con_mode,
-                payload: vec![],
-                session_key: vec![],
-                secret: vec![],
-            };
-            let tags = [
-                Tag::Hello,
-                Tag::AuthRequest,
-                Tag::AuthSignature,
-                Tag::ClientIdent,
-            ];
-            feed(&mut conn, &stream.client[..26], &answer);
-            feed(&mut conn, &wire(&client, &tags), &answer);
-            let tags = [
-                Tag::Hello,
-                Tag::AuthDone,
-                Tag::AuthSignature,
-                Tag::ServerIdent,
-            ];
-            assert_eq!(output(&mut conn), wire(&server, &tags), "{name}");
-            assert!(conn.is_ready() && conn.is_lossy());
-            assert_eq!(conn.features(), ident.features_supported);
+    for s in scenes() {
+        let name = &s.name;
+        let ident: ServerIdent = find(&s.server, Tag::ServerIdent).decode();
+        let hello: Hello = find(&s.server, Tag::Hello).decode();
+        let me = EntityName::new(hello.entity_type, ident.gid);
+        let mut cfg = Config::server(me, ident.addrs.clone());
+        cfg.features_supported = ident.features_supported;
+        cfg.global_seq = ident.global_seq;
+        cfg.crc_data = s.crc;
+        let mut conn = Connection::server(cfg, hello.peer_addr);
+        conn.start(NOW);
+        assert_eq!(output(&mut conn), OUR_BANNER);
 
-            let mut came = client.iter().filter(|f| f.tag == Tag::Message);
-            let mut in_seq = 0;
-            for m in server.iter().filter(|f| f.tag == Tag::Message) {
-                while in_seq < m.header().ack_seq {
-                    let next = came.next().unwrap();
-                    assert_eq!(feed(&mut conn, &next.wire, &answer), 1);
-                    in_seq = next.header().seq;
+        let mut answers = VecDeque::new();
+        for f in &s.server {
+            match f.tag {
+                Tag::AuthReplyMore => {
+                    let AuthMore(payload) = f.decode();
+                    answers.push_back(Answer::AuthMore(payload.to_vec()));
                 }
-                send(&mut conn, m);
-                assert_eq!(output(&mut conn), m.wire, "{name}");
+                Tag::AuthBadMethod => answers.push_back(Answer::AuthBadMethod(f.decode())),
+                Tag::AuthDone => {
+                    let done: AuthDone<'_> = f.decode();
+                    answers.push_back(Answer::AuthDone {
+                        global_id: done.global_id,
+                        con_mode: done.con_mode,
+                        payload: done.payload.to_vec(),
+                        session_key: s.keys.0.clone(),
+                        secret: s.keys.1.clone(),
+                    });
+                }
+                _ => {}
             }
         }
+        let mut bytes = s.banners[0].clone();
+        bytes.extend(wire(&s.client, &HANDSHAKE));
+        assert_eq!(feed(&mut conn, &bytes, &mut answers), 0);
+        assert_eq!(output(&mut conn), wire(&s.server, &HANDSHAKE), "{name}");
+        assert!(conn.is_ready() && conn.is_lossy() && answers.is_empty());
+        assert_eq!(conn.features(), ident.features_supported);
+        exchange(&mut conn, &s.server, &s.client, name);
     }
 }
