@@ -187,6 +187,7 @@ impl Connection {
         self.transcript = None;
         self.last_rx = incoming.last_rx;
         self.probe = None;
+        self.keepalive_reply = None;
         self.peer_addr = incoming.peer_addr;
         self.peer_addrs = incoming.peer_addrs;
         self.peer_type = incoming.peer_type;
@@ -207,5 +208,93 @@ impl Connection {
                 self.send_server_ident()
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::{EntityAddr, EntityAddrVec, EntityName, EntityType};
+    use crate::msgr::{Config, Policy};
+
+    fn addr(nonce: u32) -> EntityAddr {
+        EntityAddr::msgr2("10.0.0.1:6800".parse().unwrap(), nonce)
+    }
+
+    fn conn(policy: Policy, state: State, cookies: (u64, u64), peer_global_seq: u64) -> Connection {
+        let me = EntityName::new(EntityType::OSD, 1);
+        let mut cfg = Config::server(me, EntityAddrVec(vec![addr(5)]));
+        cfg.policy = policy;
+        let mut conn = Connection::server(cfg, addr(0));
+        conn.state = state;
+        conn.session.client_cookie = cookies.0;
+        conn.session.server_cookie = cookies.1;
+        conn.session.peer_global_seq = peer_global_seq;
+        conn.session.connect_seq = 3;
+        conn.peer_addrs = EntityAddrVec(vec![addr(6)]);
+        conn
+    }
+
+    /// What happens to a peer with cookie 1 and number 10 that asks for a new session.
+    fn ident(policy: Policy, state: State, cookies: (u64, u64), seq: u64) -> Verdict {
+        let mut new = conn(policy, State::Decide, (1, 0), 10);
+        new.request = Some(Request::Ident(ClientIdent {
+            addrs: new.peer_addrs.clone(),
+            target: addr(5),
+            gid: 1,
+            global_seq: 10,
+            features_supported: 0,
+            features_required: 0,
+            flags: 0,
+            cookie: 1,
+        }));
+        resolve(Some(&conn(policy, state, cookies, seq)), &new)
+    }
+
+    /// Likewise for one that wants to resume, with connect_seq 3.
+    fn resume(policy: Policy, state: State, cookies: (u64, u64), seq: u64) -> Verdict {
+        let mut new = conn(policy, State::Decide, (0, 0), 10);
+        new.request = Some(Request::Reconnect(Reconnect {
+            addrs: new.peer_addrs.clone(),
+            client_cookie: 1,
+            server_cookie: 2,
+            global_seq: 10,
+            connect_seq: 3,
+            msg_seq: 0,
+        }));
+        resolve(Some(&conn(policy, state, cookies, seq)), &new)
+    }
+
+    #[test]
+    fn verdicts_are_those_of_protocol_v2() {
+        let (server, peer) = (Policy::STATEFUL_SERVER, Policy::LOSSLESS_PEER);
+        let over = |resume, reset| Verdict::TakeOver(TakeOver { resume, reset });
+        let wait = Verdict::Reply(Reply::Wait);
+
+        assert_eq!(ident(server, State::Down, (1, 2), 1), Verdict::Accept);
+        // An older connection of a peer that is there, and a new life of one that is not.
+        assert_eq!(ident(server, State::Ready, (9, 2), 11), Verdict::Stale);
+        assert_eq!(ident(server, State::Standby, (9, 2), 11), Verdict::Stale);
+        assert_eq!(ident(server, State::Accept, (9, 2), 11), Verdict::Supersede);
+        assert_eq!(ident(server, State::Accept, (1, 2), 11), Verdict::Stale);
+        let lossy = Policy::STATELESS_SERVER;
+        assert_eq!(ident(lossy, State::Ready, (0, 0), 9), Verdict::Supersede);
+        assert_eq!(ident(server, State::Ready, (9, 2), 9), over(false, true));
+        assert_eq!(ident(server, State::Ready, (1, 2), 9), over(false, false));
+        assert_eq!(ident(peer, State::Identify, (1, 0), 9), over(false, false));
+        assert_eq!(ident(peer, State::Standby, (9, 0), 9), over(false, false));
+        // The peer's address is the higher one.
+        assert_eq!(ident(peer, State::Identify, (9, 0), 9), wait);
+        assert_eq!(ident(server, State::Accept, (9, 0), 9), over(false, false));
+
+        let reset = |full| Verdict::Reply(Reply::Reset { full });
+        assert_eq!(resume(server, State::Down, (1, 2), 1), reset(true));
+        assert_eq!(resume(server, State::Ready, (9, 2), 1), reset(true));
+        assert_eq!(resume(peer, State::Ready, (9, 2), 1), reset(false));
+        assert_eq!(resume(server, State::Ready, (1, 0), 1), reset(false));
+        assert_eq!(resume(server, State::Ready, (1, 2), 1), over(true, false));
+        assert_eq!(resume(peer, State::Reconnect, (1, 2), 1), wait);
+        let global = Verdict::Reply(Reply::RetryGlobal { global_seq: 11 });
+        assert_eq!(resume(server, State::Ready, (1, 2), 11), global);
     }
 }

@@ -200,6 +200,9 @@ pub struct Connection {
     /// When a keepalive went out that nothing has been received since.
     pub(super) probe: Option<u64>,
     last_keepalive_ack: Option<UTime>,
+    /// The peer's newest keepalive, to be answered with the next output. Only the newest: a peer
+    /// that sends many and reads nothing must not make the output grow.
+    pub(super) keepalive_reply: Option<UTime>,
 }
 
 impl Connection {
@@ -234,6 +237,7 @@ impl Connection {
             last_rx: 0,
             probe: None,
             last_keepalive_ack: None,
+            keepalive_reply: None,
             cfg,
         }
     }
@@ -352,9 +356,7 @@ impl Connection {
         }
         match frame.tag {
             Tag::Keepalive2 => {
-                let sent = self.decode::<UTime>(&frame)?;
-                let echo = |b: &mut Vec<u8>| sent.encode(b);
-                self.tx.control(&mut self.out, Tag::Keepalive2Ack, echo)?;
+                self.keepalive_reply = Some(self.decode(&frame)?);
                 Ok(None)
             }
             Tag::Keepalive2Ack => {
@@ -506,6 +508,11 @@ impl Connection {
     /// and cleared.
     pub fn take_output(&mut self, batch: &mut OutBatch) {
         assert!(batch.is_empty(), "the batch still holds unsent bytes");
+        if let Some(stamp) = self.keepalive_reply.take().filter(|_| self.is_ready()) {
+            let write = |b: &mut Vec<u8>| stamp.encode(b);
+            let sent = self.tx.control(&mut self.out, Tag::Keepalive2Ack, write);
+            self.note(sent);
+        }
         if self.acks_due() {
             self.session.ack_left = 0;
             let seq = Number(self.session.in_seq);
@@ -517,13 +524,14 @@ impl Connection {
     }
 
     pub fn has_output(&self) -> bool {
-        !self.out.is_empty() || self.acks_due()
+        let reply = self.keepalive_reply.is_some() && self.is_ready();
+        !self.out.is_empty() || reply || self.acks_due()
     }
 
     /// Lossy peers neither send nor expect acknowledgements. Lossless ones get one for all that was
     /// received since the last output, unless a message carried it.
     fn acks_due(&self) -> bool {
-        self.session.ack_left > 0 && self.state == State::Ready && self.broken.is_none()
+        self.session.ack_left > 0 && self.is_ready()
     }
 
     /// Lets time pass: fails on a deadline that has expired, sends the keepalive that is due.
@@ -593,6 +601,7 @@ impl Connection {
         self.transcript = None;
         self.request = None;
         self.probe = None;
+        self.keepalive_reply = None;
         self.broken = None;
         self.notices = Notices {
             reset: self.notices.reset,

@@ -43,7 +43,7 @@ pub enum ConnError {
     ConMode { got: u32 },
     #[error("authentication gave a connection secret of {got} bytes, secure mode needs 40")]
     ConnectionSecret { got: usize },
-    #[error("handshake grew beyond {limit} bytes before authentication")]
+    #[error("handshake grew beyond {limit} bytes")]
     HandshakeTooLong { limit: usize },
     #[error("signature of the handshake is wrong: wrong key, or it was tampered with")]
     Signature,

@@ -26,7 +26,8 @@ const BANNER_V1: &[u8] = b"ceph v0";
 /// Supported and required features of msgr2 itself. Longer payloads are fine, up to a limit.
 const BANNER_PAYLOAD: usize = 16;
 const MAX_BANNER_PAYLOAD: usize = 256;
-/// Limit on what a peer may send before it is authenticated.
+/// Limit on what a peer may send before it is authenticated, and on what a handshake may make us
+/// say to a peer that does not read.
 const MAX_TRANSCRIPT: usize = 1 << 20;
 
 /// All bytes in both directions until AUTH_DONE (`pre_auth` in ProtocolV2), for the signatures.
@@ -155,6 +156,10 @@ impl Connection {
         frame: &impl Control<'a>,
     ) -> Result<(), ConnError> {
         let start = self.out.raw().len();
+        if start > MAX_TRANSCRIPT {
+            let limit = MAX_TRANSCRIPT;
+            return Err(ConnError::HandshakeTooLong { limit });
+        }
         let write = |b: &mut Vec<u8>| frame.encode(b);
         self.tx.control(&mut self.out, tag, write)?;
         if let Some(t) = self.transcript.as_mut().filter(|t| !t.closed) {

@@ -176,3 +176,69 @@ fn a_lossy_server_resets_who_wants_to_resume() {
     Reset { full: true }.encode(&mut bytes);
     feed(&mut pair.server, &bytes, Mode::Crc);
 }
+
+#[test]
+fn floods_do_not_make_the_output_grow() {
+    let mut pair = Pair::lossy(Mode::Crc);
+    pair.open();
+    let keepalive = frame(Tag::Keepalive2 as u8 - 1, &[9; 8]);
+    for _ in 0..1000 {
+        feed(&mut pair.server, &keepalive, Mode::Crc);
+    }
+    pair.down.fill(&mut pair.server);
+    assert_eq!(pair.down.len(), keepalive.len());
+
+    // A peer that keeps asking for a session we do not have, and reads no answer.
+    let mut pair = Pair::lossy(Mode::Crc);
+    while !pair.client.is_ready() {
+        pair.up.fill(&mut pair.client);
+        let answer = |e: Event<'_>| Mode::Crc.answer(&e);
+        pair.up
+            .deliver(1, &mut pair.server, pair.now, answer)
+            .unwrap();
+        if pair.server.state == super::super::conn::State::Accept {
+            break;
+        }
+        pair.down.fill(&mut pair.server);
+        let n = pair.down.len();
+        pair.down
+            .deliver(n, &mut pair.client, pair.now, answer)
+            .unwrap();
+    }
+    let mut bytes = Vec::new();
+    EntityAddrVec::default().encode(&mut bytes);
+    bytes.extend_from_slice(&[1; 40]);
+    let reconnect = frame(Tag::SessionReconnect as u8 - 1, &bytes);
+    let end = (0..100_000).find_map(|_| {
+        let mut input = &reconnect[..];
+        pair.server.next_event(&mut input, pair.now).err()
+    });
+    assert_eq!(end, Some(ConnError::HandshakeTooLong { limit: 1 << 20 }));
+}
+
+#[test]
+fn a_message_that_comes_twice_is_seen_once() {
+    let mut pair = Pair::lossy(Mode::Crc);
+    pair.open();
+    for tid in 1..=2 {
+        let header = MsgHeader {
+            tid,
+            ..MsgHeader::new(1, 1, 1)
+        };
+        pair.client.send(&header, |b| b.push(1), &[], &[]).unwrap();
+    }
+    let mut batch = OutBatch::new();
+    pair.client.take_output(&mut batch);
+    let once = batch.contiguous().unwrap();
+    let mut tids = Vec::new();
+    for _ in 0..2 {
+        let mut input = once;
+        while let Some(e) = pair.server.next_event(&mut input, pair.now).unwrap() {
+            match e {
+                Event::Message(m) => tids.push(m.header.tid),
+                e => panic!("{e:?}"),
+            }
+        }
+    }
+    assert_eq!(tids, [1, 2]);
+}
