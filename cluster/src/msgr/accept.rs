@@ -7,9 +7,10 @@
 //! [`Event::SessionRequest`]: super::Event::SessionRequest
 
 use super::config::Side;
-use super::conn::{Connection, State};
+use super::conn::Connection;
 use super::control::{ClientIdent, Number, Reconnect, Reset};
 use super::error::ConnError;
+use super::event::State;
 use super::frame::Tag;
 
 /// What the peer asked for on a new stream.

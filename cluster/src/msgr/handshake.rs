@@ -6,13 +6,14 @@ use crate::codec::{AddrType, EntityAddr, Put};
 
 use super::accept::Request;
 use super::config::Side;
-use super::conn::{Connection, Found, State};
+use super::conn::Connection;
 use super::control::{
     AuthBadMethod, AuthDone, AuthMore, AuthRequest, AuthSignature, ClientIdent, Control,
     FLAG_LOSSY, Hello, Number, Reconnect, Reset, ServerIdent,
 };
 use super::crypto::{Cipher, SECRET_LEN};
 use super::error::ConnError;
+use super::event::{Found, State};
 use super::features::{MSG_ADDR2, MSGR2_COMPRESSION, MSGR2_REVISION_1, MSGR2_SUPPORTED};
 use super::frame::Tag;
 use super::input::Frame;

@@ -21,6 +21,7 @@ mod conn;
 pub mod control;
 pub mod crypto;
 mod error;
+mod event;
 pub mod features;
 pub mod frame;
 mod handshake;
@@ -33,8 +34,9 @@ mod shrink;
 pub mod testing;
 
 pub use config::{Config, Policy, Side};
-pub use conn::{Connection, Event, Message, Ready};
+pub use conn::Connection;
 pub use error::{ConnError, SendError};
+pub use event::{Event, Message, Ready};
 pub use frame::FrameError;
 pub use header::MsgHeader;
 pub use output::OutBatch;

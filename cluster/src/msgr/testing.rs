@@ -5,9 +5,10 @@ use std::collections::VecDeque;
 
 use crate::codec::Now;
 
-use super::conn::{Connection, Event};
+use super::conn::Connection;
 use super::control::AuthBadMethod;
 use super::error::ConnError;
+use super::event::Event;
 use super::output::OutBatch;
 
 /// One direction of a byte stream.

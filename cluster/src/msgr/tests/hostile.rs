@@ -196,7 +196,7 @@ fn floods_do_not_make_the_output_grow() {
         pair.up
             .deliver(1, &mut pair.server, pair.now, answer)
             .unwrap();
-        if pair.server.state == super::super::conn::State::Accept {
+        if pair.server.state == super::super::event::State::Accept {
             break;
         }
         pair.down.fill(&mut pair.server);
