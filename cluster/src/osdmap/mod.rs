@@ -1,1 +1,4 @@
 //! Cluster maps: decoding, increments, placement.
+
+pub mod crush;
+mod wire;
