@@ -31,3 +31,26 @@ pub(super) fn put_map<K, V>(
 pub(super) fn read_string(r: &mut Reader<'_>) -> Result<String> {
     Ok(String::from_utf8_lossy(r.blob()?).into_owned())
 }
+
+/// A map of strings.
+pub(super) fn read_strings(r: &mut Reader<'_>) -> Result<BTreeMap<String, String>> {
+    read_map(r, 8, |r| Ok((read_string(r)?, read_string(r)?)))
+}
+
+pub(super) fn put_strings(out: &mut Vec<u8>, strings: &BTreeMap<String, String>) {
+    put_map(out, strings, |out, key, value| {
+        out.put_string(key);
+        out.put_string(value);
+    });
+}
+
+pub(super) fn read_f32(r: &mut Reader<'_>) -> Result<f32> {
+    r.u32().map(f32::from_bits)
+}
+
+/// Checks the checksum that closes a map: over everything in `encoded` but the four bytes at `at`,
+/// seeded with ones and not inverted at the end.
+pub(super) fn crc_matches(encoded: &[u8], at: usize, crc: u32) -> bool {
+    let (front, tail) = (&encoded[..at], &encoded[at + 4..]);
+    !crc32c::crc32c_append(crc32c::crc32c(front), tail) == crc
+}

@@ -31,8 +31,7 @@ impl Map {
         if max_rules > MAX_RULES {
             return Err(DecodeError::malformed("crush rule count"));
         }
-        // Recomputed from the items, as `crush_finalize` does.
-        let _max_devices = r.u32()?;
+        let max_devices = r.i32()?;
 
         // Every slot, even an empty one, takes four bytes: input bounds both vectors.
         let mut buckets = Vec::new();
@@ -43,12 +42,13 @@ impl Map {
         for index in 0..max_rules {
             rules.push(read_rule(r, index)?);
         }
-        let max_devices = check_hierarchy(&buckets)?;
+        let device_limit = check_hierarchy(&buckets)?;
 
         let mut map = Map {
             buckets,
             rules,
             max_devices,
+            device_limit,
             tunables: Tunables::LEGACY,
             type_names: read_names(r)?,
             names: read_names(r)?,
@@ -70,10 +70,10 @@ impl Map {
             })?;
         }
         if !r.is_empty() {
-            map.tunables.msr = Some(MsrTunables {
+            map.tunables.msr = MsrTunables {
                 descents: r.u32()?,
                 collision_tries: r.u32()?,
-            });
+            };
         }
         Ok(map)
     }

@@ -6,7 +6,9 @@ use crate::codec::Put;
 use crate::osdmap::wire::put_map;
 
 impl Map {
-    pub fn encode(&self, out: &mut Vec<u8>) {
+    /// `with_msr` is for peers of Tentacle and later that ask for a CRUSH map as such; the ones
+    /// inside OSD maps go without.
+    pub fn encode(&self, out: &mut Vec<u8>, with_msr: bool) {
         out.put_u32(MAGIC);
         out.put_count(self.buckets.len());
         out.put_count(self.rules.len());
@@ -58,9 +60,9 @@ impl Map {
             out.put_i64(*pool);
             put_choose_args(out, args);
         });
-        if let Some(msr) = t.msr {
-            out.put_u32(msr.descents);
-            out.put_u32(msr.collision_tries);
+        if with_msr {
+            out.put_u32(t.msr.descents);
+            out.put_u32(t.msr.collision_tries);
         }
     }
 }

@@ -208,7 +208,7 @@ impl<'a> Mapper<'a> {
         for step in &rule.steps {
             match step.op {
                 op::TAKE => {
-                    let device = (0..self.map.max_devices()).contains(&step.arg1);
+                    let device = (0..self.map.device_limit()).contains(&step.arg1);
                     if width > 0 && (device || self.map.bucket(step.arg1).is_some()) {
                         taken[0] = step.arg1;
                         taken_len = 1;

@@ -49,7 +49,10 @@ pub struct Map {
     /// Bucket `-1 - i` at index `i`.
     buckets: Vec<Option<Box<Bucket>>>,
     rules: Vec<Option<Rule>>,
+    /// As encoded; monitors leave it behind the buckets' contents at times.
     max_devices: i32,
+    /// One more than the highest device in any bucket (`crush_finalize`).
+    device_limit: i32,
     tunables: Tunables,
     type_names: BTreeMap<i32, String>,
     names: BTreeMap<i32, String>,
@@ -167,24 +170,22 @@ pub struct Tunables {
     /// Concerns only the tool that computes straw lengths.
     pub straw_calc_version: u8,
     pub allowed_bucket_algs: u32,
-    /// Absent before Tentacle, and then absent from the encoding too.
-    pub msr: Option<MsrTunables>,
+    pub msr: MsrTunables,
 }
 
+/// Tries of multi-step retry rules, known since Tentacle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MsrTunables {
     pub descents: u32,
     pub collision_tries: u32,
 }
 
-impl Default for MsrTunables {
-    /// `CrushWrapper::set_default_msr_tunables`.
-    fn default() -> MsrTunables {
-        MsrTunables {
-            descents: 100,
-            collision_tries: 100,
-        }
-    }
+impl MsrTunables {
+    /// What maps that do not say get (`CrushWrapper::set_default_msr_tunables`).
+    pub const DEFAULT: MsrTunables = MsrTunables {
+        descents: 100,
+        collision_tries: 100,
+    };
 }
 
 impl Tunables {
@@ -198,7 +199,7 @@ impl Tunables {
         chooseleaf_stable: 0,
         straw_calc_version: 0,
         allowed_bucket_algs: 1 << 1 | 1 << 2 | 1 << 4,
-        msr: None,
+        msr: MsrTunables::DEFAULT,
     };
 
     /// The defaults of every release since Jewel (`set_tunables_jewel`).
@@ -211,7 +212,7 @@ impl Tunables {
         chooseleaf_stable: 1,
         straw_calc_version: 1,
         allowed_bucket_algs: 1 << 1 | 1 << 2 | 1 << 4 | 1 << 5,
-        msr: None,
+        msr: MsrTunables::DEFAULT,
     };
 }
 
@@ -267,8 +268,8 @@ impl Map {
     }
 
     /// One more than the highest device in any bucket.
-    pub fn max_devices(&self) -> i32 {
-        self.max_devices
+    pub fn device_limit(&self) -> i32 {
+        self.device_limit
     }
 
     pub fn tunables(&self) -> &Tunables {

@@ -23,7 +23,7 @@ pub(super) fn do_rule(
     strides: &mut Strides,
     out: &mut OsdSet,
 ) -> Result<(), MapError> {
-    let mut tries = mapper.map.tunables().msr.unwrap_or_default();
+    let mut tries = mapper.map.tunables().msr;
     let mut at = config_steps(rule, &mut tries);
     out.resize(width, ITEM_NONE);
     let mut msr = Msr {
