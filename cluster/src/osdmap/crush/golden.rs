@@ -80,3 +80,21 @@ fn every_map_encodes_to_the_bytes_it_came_from() {
     }
     assert_eq!(maps, 25 + 3 * 5);
 }
+
+/// Maps and rules made up to reach what clusters rarely use, mapped by Ceph 20's own
+/// `src/crush/mapper.c`: multi-step retry rules, well-formed and not, `set_*` steps, choices in
+/// several steps, legacy tunables over mixed bucket algorithms, weight sets with ids.
+#[test]
+fn rare_rules_place_as_ceph_does() {
+    for (name, rules) in [
+        ("msr-straw2", 6),
+        ("msr-mixed", 6),
+        ("steps-straw2", 6),
+        ("steps-mixed", 6),
+        ("weight-sets", 3),
+    ] {
+        let name = format!("crush/{name}");
+        let lines = check_mappings(&format!("{name}.crush"), &format!("{name}.mappings.txt"));
+        assert_eq!(lines, rules * 4 * 2 * 32, "{name}");
+    }
+}
