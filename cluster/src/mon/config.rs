@@ -4,7 +4,7 @@ use crate::codec::EntityAddrVec;
 use crate::conf::{Conf, ConfError, options};
 
 /// How to look for a monitor and how long to wait for it; the names are Ceph's.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct MonConfig {
     /// Where to start; the monitor map takes over.
     pub monitors: Vec<EntityAddrVec>,
@@ -27,6 +27,24 @@ pub struct MonConfig {
 }
 
 impl MonConfig {
+    /// Ceph's defaults.
+    pub fn new(monitors: Vec<EntityAddrVec>, hostname: String) -> MonConfig {
+        MonConfig {
+            monitors,
+            fsid: None,
+            hostname,
+            hunt_interval: Duration::from_secs(3),
+            hunt_interval_backoff: 1.5,
+            hunt_interval_min_multiple: 1.0,
+            hunt_interval_max_multiple: 10.0,
+            hunt_parallel: 3,
+            ping_interval: Duration::from_secs(10),
+            ping_timeout: Duration::from_secs(30),
+            mount_timeout: Duration::from_secs(300),
+            op_timeout: Duration::ZERO,
+        }
+    }
+
     /// As the configuration has it. Like Ceph's clients this takes the cluster that the addresses
     /// lead to, whatever `fsid` says; set [`MonConfig::fsid`] to insist.
     pub fn from_conf(conf: &Conf) -> Result<MonConfig, ConfError> {
@@ -60,5 +78,42 @@ impl MonConfig {
             .hunt_interval_max_multiple
             .max(self.hunt_interval_min_multiple);
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conf::Options;
+
+    #[test]
+    fn a_configuration_that_says_nothing_has_ceph_s_defaults() {
+        let options = Options {
+            settings: vec![
+                ("mon_host".into(), "10.0.0.1".into()),
+                ("host".into(), "node7".into()),
+            ],
+            ..Options::default()
+        };
+        let none = |_: &std::path::Path| Err(std::io::ErrorKind::NotFound.into());
+        let conf = Conf::load_with(&options, none).unwrap();
+        let config = MonConfig::from_conf(&conf).unwrap();
+        let want = MonConfig::new(conf.mon_hosts().unwrap(), "node7".into());
+        assert_eq!(config, want);
+        assert_eq!(config.clone().sane(), want);
+    }
+
+    #[test]
+    fn nothing_happens_without_pause() {
+        let mut config = MonConfig::new(Vec::new(), String::new());
+        config.hunt_interval = Duration::ZERO;
+        config.ping_interval = Duration::ZERO;
+        config.hunt_interval_min_multiple = 0.0;
+        config.hunt_interval_max_multiple = 0.0;
+        config.hunt_interval_backoff = 0.0;
+        let config = config.sane();
+        assert!(!config.hunt_interval.is_zero() && !config.ping_interval.is_zero());
+        assert!(config.hunt_interval_max_multiple >= config.hunt_interval_min_multiple);
+        assert!(config.hunt_interval_min_multiple > 0.0 && config.hunt_interval_backoff >= 1.0);
     }
 }

@@ -26,20 +26,7 @@ fn addrs(n: u8) -> EntityAddrVec {
 }
 
 fn config(mons: &[u8]) -> MonConfig {
-    MonConfig {
-        monitors: mons.iter().map(|n| addrs(*n)).collect(),
-        fsid: None,
-        hostname: "node7".into(),
-        hunt_interval: Duration::from_secs(3),
-        hunt_interval_backoff: 1.5,
-        hunt_interval_min_multiple: 1.0,
-        hunt_interval_max_multiple: 10.0,
-        hunt_parallel: 3,
-        ping_interval: Duration::from_secs(10),
-        ping_timeout: Duration::from_secs(30),
-        mount_timeout: Duration::from_secs(300),
-        op_timeout: Duration::ZERO,
-    }
+    MonConfig::new(mons.iter().map(|n| addrs(*n)).collect(), "node7".into())
 }
 
 fn monmap(epoch: u32, mons: &[u8]) -> MonMap {
