@@ -20,7 +20,7 @@ pub struct MonConfig {
     pub ping_interval: Duration,
     /// Zero is never.
     pub ping_timeout: Duration,
-    /// For the first session, until [`MonEvent::Ready`]; zero is for ever.
+    /// For the first session, until [`MonEvent::Ready`](super::MonEvent::Ready); zero is for ever.
     pub mount_timeout: Duration,
     /// For every request; zero is for ever.
     pub op_timeout: Duration,

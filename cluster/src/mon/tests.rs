@@ -782,6 +782,34 @@ fn what_is_not_ours_is_the_owner_s_and_garbage_costs_the_session() {
 }
 
 #[test]
+fn what_was_not_sent_in_time_is_sent_in_the_next_session_only() {
+    let mut sim = Sim::new(config(&[1]), 1, &[(1, Mood::Well)], monmap(1, &[1]));
+    sim.run(10);
+    let attempt = sim.client.session().unwrap();
+    let now = sim.at();
+    sim.client.get_version(1, "osdmap", now).unwrap();
+    sim.client.lost(attempt, "connection reset", now);
+    sim.live.remove(&attempt);
+    sim.obey();
+    sim.run(1);
+    let answers = |e: &&MonEvent| matches!(e, MonEvent::Version { token: 1, .. });
+    assert_eq!(sim.events.iter().filter(answers).count(), 1);
+}
+
+#[test]
+fn a_closed_client_stays_silent() {
+    let mut sim = Sim::new(config(&[1]), 1, &[(1, Mood::Hangs)], monmap(1, &[1]));
+    sim.client.close();
+    sim.obey();
+    sim.now += 3600 * SECOND;
+    sim.client.tick(sim.at());
+    sim.client.start(sim.at());
+    sim.obey();
+    assert!(sim.events.is_empty() && sim.live.is_empty());
+    assert_eq!(sim.dials.len(), 1);
+}
+
+#[test]
 fn waiting_requests_are_bounded_and_can_be_cancelled() {
     let mut sim = Sim::new(config(&[1]), 1, &[(1, Mood::Hangs)], monmap(1, &[1]));
     let now = sim.at();

@@ -1,25 +1,22 @@
 //! The state machine (`src/mon/MonClient.cc`): one session with one monitor, found by dialing
 //! several at once.
 
+mod answers;
+mod requests;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::error::{DialError, MonError};
 use super::hunt::{self, Candidate, SplitMix64};
-use super::message::{
-    MAuth, MAuthReply, MConfig, MMonCommand, MMonCommandAck, MMonGetMap, MMonGetVersion,
-    MMonGetVersionReply, MMonMap, MMonSubscribe, MPoolOp, MPoolOpReply, Message, Paxos,
-    SubscribeItem,
-};
-use super::request::{Answer, CommandReply, PoolOpReply, Request, Versions, What};
+use super::message::{MAuthReply, MMonGetMap, SubscribeItem};
+use super::request::{CommandReply, PoolOpReply, Request, Versions};
 use super::subscribe::Subscriptions;
-use super::{Command, MonConfig, MonMap, kind};
-use crate::codec::{self, EntityAddrVec, Now};
+use super::{MonConfig, MonMap};
+use crate::codec::{EntityAddrVec, Now};
 use crate::payload::Payload;
 
-/// More requests than this do not wait for an answer at a time.
-const MAX_REQUESTS: usize = 1024;
 /// Monitors whose last error is remembered.
 const MAX_ERRORS: usize = 64;
 
@@ -114,7 +111,8 @@ struct Session {
     next_ping: u64,
 }
 
-/// The client's end of the monitors.
+/// The client's end of the monitors. After every call, take what [`MonClient::poll`] and
+/// [`MonClient::poll_event`] have until both are empty.
 #[derive(Debug)]
 pub struct MonClient {
     config: MonConfig,
@@ -236,8 +234,6 @@ impl MonClient {
         errors.join("; ")
     }
 
-    // Sessions.
-
     /// The connection of `attempt` is authenticated and open. The first to say so is the session,
     /// the others are hung up.
     pub fn dialed_ok(&mut self, attempt: u64, now: Now) {
@@ -305,6 +301,9 @@ impl MonClient {
     /// at once unless the session was so short that a monitor which drops every session would be
     /// dialed without end.
     fn reopen(&mut self, dial: SocketAddr, opened: u64, now: Now) {
+        // What was not sent yet goes out in the next session, from where it is kept.
+        self.actions
+            .retain(|a| !matches!(a, MonAction::Send { .. } | MonAction::Keepalive { .. }));
         let lived = Duration::from_nanos(now.mono.saturating_sub(opened));
         let at_once = lived >= self.config.hunt_interval;
         let all = self.candidates();
@@ -405,8 +404,6 @@ impl MonClient {
         }
     }
 
-    // Time.
-
     /// When [`MonClient::tick`] has something to do next, as monotonic nanoseconds.
     pub fn next_deadline(&self) -> Option<u64> {
         let state = match &self.state {
@@ -431,6 +428,9 @@ impl MonClient {
 
     /// Does what is due.
     pub fn tick(&mut self, now: Now) {
+        if matches!(self.state, State::Closed) {
+            return;
+        }
         self.expire_requests(now);
         if !self.ready && self.mount_deadline.is_some_and(|d| d <= now.mono) {
             self.note_pending("no answer");
@@ -507,306 +507,6 @@ impl MonClient {
             && s.id == attempt
         {
             s.last_heard = now.mono;
-        }
-    }
-
-    // Subscriptions.
-
-    /// Wants OSD maps from epoch `start` on (0: the newest), one answer or all to come.
-    pub fn subscribe_osdmap(&mut self, start: u32, onetime: bool) {
-        let item = SubscribeItem {
-            start: start.into(),
-            flags: if onetime { SubscribeItem::ONETIME } else { 0 },
-        };
-        self.subs.want("osdmap", item);
-        self.renew_subscriptions();
-    }
-
-    /// The owner has OSD maps up to `epoch`.
-    pub fn got_osdmap(&mut self, epoch: u32) {
-        self.subs.got("osdmap", epoch.into());
-    }
-
-    fn renew_subscriptions(&mut self) {
-        if self.session().is_none() {
-            return;
-        }
-        let what = self.subs.take_fresh();
-        if !what.is_empty() {
-            let hostname = self.config.hostname.clone();
-            self.send(0, &MMonSubscribe { what, hostname }, Payload::default());
-        }
-    }
-
-    // Requests.
-
-    /// Asks the monitors to do `command`. [`MonEvent::CommandDone`] with `token` will tell. When
-    /// the session is lost before, the command is sent again in the next: it may be done twice.
-    pub fn command(
-        &mut self,
-        token: u64,
-        command: Command,
-        input: Payload,
-        now: Now,
-    ) -> Result<(), MonError> {
-        let cmd = command.words();
-        self.request(token, What::Command { cmd, input }, now)
-    }
-
-    /// Asks how new the map called `map` is. [`MonEvent::Version`] with `token` will tell.
-    pub fn get_version(&mut self, token: u64, map: &str, now: Now) -> Result<(), MonError> {
-        let map = map.to_string();
-        self.request(token, What::Version { map }, now)
-    }
-
-    /// Asks for an operation of [`pool_op`](super::message::pool_op) on a pool.
-    /// [`MonEvent::PoolOpDone`] with `token` will tell.
-    pub fn pool_op(
-        &mut self,
-        token: u64,
-        pool: u32,
-        op: u32,
-        snapid: u64,
-        now: Now,
-    ) -> Result<(), MonError> {
-        self.request(token, What::PoolOp { pool, op, snapid }, now)
-    }
-
-    /// Forgets the requests of `token`. What was sent may still be done.
-    pub fn cancel(&mut self, token: u64) {
-        self.requests.retain(|_, r| r.token != token);
-    }
-
-    /// Sends a step of the authentication protocol. Without a session nothing is sent, and
-    /// nothing need be: the next session's handshake brings new tickets. Returns whether it went.
-    pub fn send_auth(&mut self, protocol: u32, payload: Vec<u8>) -> bool {
-        let auth = MAuth {
-            protocol,
-            payload,
-            ..MAuth::default()
-        };
-        self.send(0, &auth, Payload::default())
-    }
-
-    fn request(&mut self, token: u64, what: What, now: Now) -> Result<(), MonError> {
-        if matches!(self.state, State::Closed) {
-            return Err(MonError::Closed);
-        }
-        if self.requests.len() >= MAX_REQUESTS {
-            return Err(MonError::Busy);
-        }
-        self.last_tid += 1;
-        let deadline = after(now, self.config.op_timeout);
-        let request = Request {
-            token,
-            what,
-            deadline,
-        };
-        self.requests.insert(self.last_tid, request);
-        self.send_request(self.last_tid);
-        Ok(())
-    }
-
-    fn resend(&mut self) {
-        let tids: Vec<_> = self.requests.keys().copied().collect();
-        for tid in tids {
-            self.send_request(tid);
-        }
-    }
-
-    /// Sends a request if there is a session and the cluster's id, which commands must name, is
-    /// known. Else it goes out when both are there.
-    fn send_request(&mut self, tid: u64) {
-        let Some(fsid) = self.monmap.as_ref().map(|m| m.fsid) else {
-            return;
-        };
-        let Some(request) = self.requests.get(&tid) else {
-            return;
-        };
-        match &request.what {
-            What::Command { cmd, input } => {
-                let input = input.clone();
-                let message = MMonCommand {
-                    paxos: Paxos::default(),
-                    fsid,
-                    cmd: cmd.clone(),
-                };
-                self.send(tid, &message, input);
-            }
-            What::Version { map } => {
-                let message = MMonGetVersion {
-                    handle: tid,
-                    what: map.clone(),
-                };
-                self.send(0, &message, Payload::default());
-            }
-            What::PoolOp { pool, op, snapid } => {
-                let message = MPoolOp {
-                    paxos: Paxos {
-                        version: self.osdmap_seen,
-                        ..Paxos::default()
-                    },
-                    fsid,
-                    pool: *pool,
-                    op: *op,
-                    snapid: *snapid,
-                    ..MPoolOp::default()
-                };
-                self.send(tid, &message, Payload::default());
-            }
-        }
-    }
-
-    fn send<M: Message>(&mut self, tid: u64, message: &M, data: Payload) -> bool {
-        let Some(attempt) = self.session() else {
-            return false;
-        };
-        let mut front = Vec::new();
-        message.encode(&mut front);
-        let message = Outgoing {
-            kind: M::KIND,
-            version: M::VERSION,
-            compat: M::COMPAT,
-            tid,
-            front,
-            data,
-        };
-        self.actions.push_back(MonAction::Send { attempt, message });
-        true
-    }
-
-    // Answers.
-
-    /// Takes a message that came on the connection of `attempt`. Returns false when it is none of
-    /// ours (an OSD map, say) and the owner's to handle. What did not come in the open session is
-    /// dropped. A message that cannot be decoded costs the session: another monitor may do better.
-    pub fn message(&mut self, attempt: u64, m: &Incoming<'_>, now: Now) -> codec::Result<bool> {
-        let State::Open(session) = &mut self.state else {
-            return Ok(true);
-        };
-        if session.id != attempt {
-            return Ok(true);
-        }
-        session.last_heard = now.mono;
-        let handled = self.dispatch(m, now);
-        if let Err(error) = &handled
-            && self.session() == Some(attempt)
-        {
-            self.hang_up();
-            self.lost(attempt, &error.to_string(), now);
-        }
-        handled
-    }
-
-    fn dispatch(&mut self, m: &Incoming<'_>, now: Now) -> codec::Result<bool> {
-        match m.kind {
-            kind::MON_MAP => {
-                let map = MMonMap::decode(m.version, m.front)?;
-                self.handle_monmap(MonMap::decode(&map.monmap)?, now);
-            }
-            kind::CONFIG => {
-                let config = MConfig::decode(m.version, m.front)?;
-                self.config_seen = true;
-                self.events.push_back(MonEvent::Config(config.config));
-                self.check_ready();
-            }
-            kind::AUTH_REPLY => {
-                let reply = MAuthReply::decode(m.version, m.front)?;
-                self.events.push_back(MonEvent::Auth(reply));
-            }
-            kind::MON_COMMAND_ACK => {
-                let ack = MMonCommandAck::decode(m.version, m.front)?;
-                let reply = Answer::Command {
-                    code: ack.code,
-                    status: ack.status,
-                    output: m.data.to_vec(),
-                };
-                self.answer(m.tid, reply);
-            }
-            kind::MON_GET_VERSION_REPLY => {
-                let reply = MMonGetVersionReply::decode(m.version, m.front)?;
-                let versions = Versions {
-                    newest: reply.version,
-                    oldest: reply.oldest,
-                };
-                self.answer(reply.handle, Answer::Version(versions));
-            }
-            kind::POOL_OP_REPLY => {
-                let reply = MPoolOpReply::decode(m.version, m.front)?;
-                self.osdmap_seen = self.osdmap_seen.max(reply.paxos.version);
-                let answer = Answer::PoolOp {
-                    code: reply.code,
-                    reply: PoolOpReply {
-                        epoch: reply.epoch,
-                        response: reply.response,
-                    },
-                };
-                self.answer(m.tid, answer);
-            }
-            // Nothing to do: subscriptions last as long as the session.
-            kind::MON_SUBSCRIBE_ACK | kind::PING => {}
-            _ => return Ok(false),
-        }
-        Ok(true)
-    }
-
-    fn handle_monmap(&mut self, map: MonMap, now: Now) {
-        let State::Open(session) = &self.state else {
-            return;
-        };
-        let (dial, opened) = (session.dial, session.opened);
-        let ours = self.monmap.as_ref().map(|m| m.fsid).or(self.config.fsid);
-        if ours.is_some_and(|fsid| fsid != map.fsid) {
-            self.note_error(dial, "is a monitor of another cluster".to_string());
-            self.denied = true;
-            self.hang_up();
-            self.reopen(dial, opened, now);
-            return;
-        }
-        let (old_epoch, old_auth) = match &self.monmap {
-            Some(old) => (old.epoch, old.auth.as_ref().map_or(0, |a| a.epoch)),
-            None => (0, u32::MAX),
-        };
-        let first = self.monmap.is_none();
-        let epoch = map.epoch;
-        let tickets_void = map.auth.as_ref().is_some_and(|a| a.epoch > old_auth);
-        let still_there = map.name_at(dial).is_some();
-        self.monmap = Some(map);
-        self.subs.got("monmap", epoch.into());
-        if epoch != old_epoch {
-            self.tried.clear();
-        }
-        self.events.push_back(MonEvent::MonMap { epoch });
-        if tickets_void {
-            self.events.push_back(MonEvent::TicketsVoid);
-        }
-        if !still_there {
-            // Removed from the map, or reached by an address that is not in it.
-            self.note_error(dial, "is not in the monitor map".to_string());
-            self.hang_up();
-            self.reopen(dial, opened, now);
-            return;
-        }
-        if first {
-            self.resend();
-        }
-        self.check_ready();
-    }
-
-    fn check_ready(&mut self) {
-        if !self.ready && self.config_seen && self.monmap.is_some() {
-            self.ready = true;
-            self.events.push_back(MonEvent::Ready);
-        }
-    }
-
-    /// Ends the request `tid` if there still is one and the answer is of its sort.
-    fn answer(&mut self, tid: u64, answer: Answer) {
-        if let Some(request) = self.requests.get(&tid)
-            && let Some(event) = request.answered(answer)
-        {
-            self.requests.remove(&tid);
-            self.events.push_back(event);
         }
     }
 }
