@@ -1,0 +1,2 @@
+mod capture;
+mod captured;
