@@ -25,6 +25,7 @@ pub use osd_op::{
     XattrArgs,
 };
 pub use reply::MOsdOpReply;
+pub(crate) use request::front_len;
 pub use request::{MOsdOp, OtelContext};
 pub use watch_notify::{MWatchNotify, NotifyEvent};
 

@@ -9,7 +9,6 @@ pub(super) struct Captured {
     pub(super) version: u16,
     pub(super) tid: u64,
     pub(super) priority: u16,
-    pub(super) data_off: u16,
     pub(super) front: Vec<u8>,
     pub(super) data: Vec<u8>,
 }
@@ -105,7 +104,6 @@ fn messages_of(stream: &[u8], out: &mut Vec<Captured>) {
                 kind: u16_at(header, 16),
                 priority: u16_at(header, 18),
                 version: u16_at(header, 20),
-                data_off: u16_at(header, 26),
                 front: segment(1),
                 data: segment(3),
             });

@@ -1,6 +1,7 @@
 //! What librados 16, 18 and 20 said to OSDs, and what these answered.
 
 use super::capture::{Captured, messages};
+use crate::objecter::ObjecterConfig;
 use crate::objecter::msg::{self, MOsdMap, MOsdOp, MOsdOpReply, MWatchNotify};
 
 fn each(kind: u16, mut f: impl FnMut(&str, &Captured)) -> usize {
@@ -33,6 +34,7 @@ fn requests_are_decoded_and_encoded_to_the_same_bytes() {
         assert_eq!(out, m.front, "{name} tid {}", m.tid);
         let used: usize = op.split(&m.data).map(|part| part.unwrap().1.len()).sum();
         assert_eq!(used, m.data.len(), "{name} tid {}", m.tid);
+        assert_eq!(m.priority, ObjecterConfig::default().priority);
     });
     assert!(seen > 1000, "{seen}");
 }

@@ -1,2 +1,5 @@
 mod capture;
 mod captured;
+mod machine;
+mod rig;
+mod watches;
