@@ -1,5 +1,6 @@
 mod capture;
 mod captured;
 mod machine;
+mod random;
 mod rig;
 mod watches;
