@@ -23,10 +23,7 @@ impl<T: 'static> OpData for Raw<T> {}
 /// The memory and descriptors that `entry` names must be valid for any use the kernel makes of
 /// them until its last completion. Those owned by `resources` are, if moving `resources` does not
 /// move them.
-pub async unsafe fn submit_raw<T: 'static>(
-    entry: squeue::Entry,
-    resources: T,
-) -> (Cqe, Option<T>) {
+pub async unsafe fn submit_raw<T: 'static>(entry: squeue::Entry, resources: T) -> (Cqe, Option<T>) {
     // SAFETY: forwarded to our caller.
     unsafe { submit(Sqe::Plain(entry), resources).await }
 }

@@ -414,7 +414,9 @@ impl Core {
                 let mut min_wait = Duration::ZERO;
                 let mut want = 1;
                 if prompt > 0 && self.features.get().min_wait {
-                    min_wait = timeout.unwrap_or(self.send_coalesce).min(self.send_coalesce);
+                    min_wait = timeout
+                        .unwrap_or(self.send_coalesce)
+                        .min(self.send_coalesce);
                     if !min_wait.is_zero() {
                         want += prompt;
                     }

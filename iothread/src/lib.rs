@@ -17,8 +17,10 @@
 //!   leaked rather than freed.
 //! - **Nothing is allocated in a steady state.** Tasks and operations live in recycled blocks and
 //!   table slots, wakers belong to the slots, buffers exist from the start.
-//! - **Bounded.** A socket that nobody reads stops being received from after half of the
-//!   receive buffers; when all are in use, receiving waits until one is dropped.
+//! - **Bounded.** Received bytes wait in a fixed set of buffers that all sockets of the ring
+//!   share. When all are in use, receiving waits until one is dropped. So take what was received,
+//!   every turn; whoever cannot [pauses](RecvStream::pause) or does without
+//!   [multishot](RecvStream::set_multishot).
 //!
 //! Linux 5.19 is the oldest kernel meant to work; what newer ones add (multishot receive 6.0,
 //! deferred task work 6.1, minimum waits 6.12) is used where found. [`Config`] can hide each.

@@ -113,7 +113,11 @@ impl Stream {
     }
 
     /// Fills `range` of the buffer, or fails with `UnexpectedEof`.
-    pub async fn recv_exact<B: IoBufMut>(&self, buf: B, range: Range<usize>) -> (io::Result<()>, B) {
+    pub async fn recv_exact<B: IoBufMut>(
+        &self,
+        buf: B,
+        range: Range<usize>,
+    ) -> (io::Result<()>, B) {
         let transfer = self.transfer(buf, range);
         let entry = |t: &mut Transfer<B>| recv_entry(t, libc::MSG_WAITALL);
         let eof = io::ErrorKind::UnexpectedEof;

@@ -287,7 +287,11 @@ impl<T: OpData> Op<T> {
         limit: u32,
         build: impl FnOnce(&mut T) -> Sqe,
     ) -> Op<T> {
-        let block = core.blocks.borrow_mut().take(Layout::new::<T>()).cast::<T>();
+        let block = core
+            .blocks
+            .borrow_mut()
+            .take(Layout::new::<T>())
+            .cast::<T>();
         // SAFETY: a fresh block with T's layout.
         unsafe { block.write(data) };
         let key = core.ops.borrow_mut().insert(limit);

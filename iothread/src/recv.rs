@@ -2,7 +2,8 @@
 //!
 //! One multishot receive per socket stays armed; the kernel picks a buffer from a ring of
 //! provided ones for each piece that arrives, so many pieces cost no system call of their own.
-//! Kernels without either get single receives, into a provided buffer or into one of ours.
+//! Kernels without multishot get single receives; those without buffer rings get a poll first and
+//! then a receive that names its buffer, so that no buffer is tied up by an idle socket.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -246,6 +247,10 @@ pub struct RecvStream {
     op: Option<Op<RecvData>>,
     /// The operation in flight is a multishot one that has delivered nothing yet.
     untried: bool,
+    /// The operation in flight is a poll.
+    polling: bool,
+    /// Without a ring of buffers: a receive is likely to find something.
+    readable: bool,
     multishot: bool,
     limit: u32,
     paused: bool,
@@ -261,8 +266,10 @@ impl RecvStream {
             fd: Rc::clone(fd),
             op: None,
             untried: false,
+            polling: false,
+            readable: true,
             multishot: true,
-            // Of two greedy sockets, neither can starve the other.
+            // A burst may exceed it before the kernel hears of it.
             limit: u32::from(group.count / 2).max(1),
             group,
             paused: false,
@@ -354,6 +361,10 @@ impl RecvStream {
     /// What a completion means to the caller; `None` for those that only end an operation.
     fn judge(&mut self, cqe: Cqe, named: Option<u16>) -> Option<io::Result<Option<RecvBuf>>> {
         let untried = std::mem::replace(&mut self.untried, false);
+        if std::mem::replace(&mut self.polling, false) && cqe.result >= 0 {
+            self.readable = true;
+            return None;
+        }
         let buf = cqe.buffer().or(named).map(|bid| RecvBuf {
             group: Rc::clone(&self.group),
             bid,
@@ -361,7 +372,10 @@ impl RecvStream {
             end: cqe.result.max(0) as u32,
         });
         match (cqe.result, buf) {
-            (1.., Some(buf)) => Some(Ok(Some(buf))),
+            (1.., Some(buf)) => {
+                self.readable = buf.len() == self.group.size;
+                Some(Ok(Some(buf)))
+            }
             (0, _) => {
                 self.ended = true;
                 Some(Ok(None))
@@ -373,6 +387,10 @@ impl RecvStream {
                 }
                 libc::ECANCELED if !self.core.is_closed() => None,
                 libc::EINTR => None,
+                libc::EAGAIN if named.is_some() => {
+                    self.readable = false;
+                    None
+                }
                 libc::EINVAL if untried => {
                     // Before 6.0.
                     let mut features = self.core.features.get();
@@ -387,25 +405,34 @@ impl RecvStream {
 
     /// Submits a receive; false if there is no buffer for it.
     fn arm(&mut self) -> bool {
-        let closed = self.core.is_closed();
-        if self.group.available.get() == 0 && !closed {
+        let ring = self.group.is_ring();
+        self.polling = !ring && !self.readable;
+        if self.group.available.get() == 0 && !self.polling && !self.core.is_closed() {
             return false;
         }
-        let ring = self.group.is_ring();
         let multishot = ring && self.multishot && self.core.features.get().multishot_recv;
-        let named = if ring { None } else { self.group.pick() };
+        let named = if ring || self.polling {
+            None
+        } else {
+            self.group.pick()
+        };
         let data = RecvData {
             fd: Rc::clone(&self.fd),
             group: Rc::clone(&self.group),
             named,
         };
+        let polling = self.polling;
         let build = |d: &mut RecvData| {
             let fd = types::Fd(d.fd.as_raw_fd());
             let len = d.group.size as u32;
-            Sqe::Plain(if multishot {
+            Sqe::Plain(if polling {
+                opcode::PollAdd::new(fd, (libc::POLLIN | libc::POLLRDHUP) as u32).build()
+            } else if multishot {
                 opcode::RecvMulti::new(fd, GROUP).build()
             } else if let Some(bid) = d.named {
-                opcode::Recv::new(fd, d.group.ptr(bid), len).build()
+                opcode::Recv::new(fd, d.group.ptr(bid), len)
+                    .flags(libc::MSG_DONTWAIT)
+                    .build()
             } else {
                 opcode::Recv::new(fd, std::ptr::null_mut(), len)
                     .buf_group(GROUP)

@@ -118,6 +118,11 @@ impl Runtime {
     pub(crate) fn in_flight(&self) -> usize {
         self.core.in_flight()
     }
+
+    #[cfg(test)]
+    pub(crate) fn is_wide(&self) -> bool {
+        self.core.wide
+    }
 }
 
 impl Drop for Runtime {

@@ -91,7 +91,9 @@ impl Timers {
     }
 
     pub(crate) fn next_deadline(&self) -> Option<u64> {
-        self.heap.first().map(|&id| self.entries[id as usize].deadline)
+        self.heap
+            .first()
+            .map(|&id| self.entries[id as usize].deadline)
     }
 
     /// Fires the earliest timer if it is due; its owner removes it. The waker may be absent.
@@ -200,11 +202,7 @@ impl Future for Sleep {
         match self.timer {
             None => {
                 let waker = waker.clone();
-                let id = self
-                    .core
-                    .timers
-                    .borrow_mut()
-                    .insert(self.deadline, waker);
+                let id = self.core.timers.borrow_mut().insert(self.deadline, waker);
                 self.timer = Some(id);
             }
             Some(id) => {
@@ -236,7 +234,10 @@ impl Drop for Sleep {
 #[error("timed out")]
 pub struct Elapsed;
 
-pub(crate) async fn with_deadline<F: Future>(sleep: Sleep, future: F) -> Result<F::Output, Elapsed> {
+pub(crate) async fn with_deadline<F: Future>(
+    sleep: Sleep,
+    future: F,
+) -> Result<F::Output, Elapsed> {
     let mut sleep = pin!(sleep);
     let mut future = pin!(future);
     poll_fn(|cx| {

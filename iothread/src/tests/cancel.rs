@@ -240,7 +240,9 @@ fn storm(seed: u64, config: &Config) {
         let addr = listener.local_addr().unwrap();
         let acceptor = spawn(async move {
             loop {
-                let Ok(stream) = listener.accept().await else { continue };
+                let Ok(stream) = listener.accept().await else {
+                    continue;
+                };
                 drop(spawn(async move {
                     let mut recv = stream.recv_stream();
                     while let Ok(Some(piece)) = recv.next().await {
@@ -257,7 +259,9 @@ fn storm(seed: u64, config: &Config) {
             tasks.push(spawn(async move {
                 let below = |n: u64| rng.borrow_mut().below(n);
                 loop {
-                    let Ok(stream) = Stream::connect(addr).await else { continue };
+                    let Ok(stream) = Stream::connect(addr).await else {
+                        continue;
+                    };
                     let mut recv = stream.recv_stream();
                     let mut byte = id;
                     for _ in 0..below(12) {
@@ -323,12 +327,18 @@ fn storm(seed: u64, config: &Config) {
         }
     });
     assert_eq!(rt.shutdown(), 0, "seed {seed}: the kernel kept something");
-    assert_eq!(freed.get(), made.get(), "seed {seed}: each buffer is freed once");
+    assert_eq!(
+        freed.get(),
+        made.get(),
+        "seed {seed}: each buffer is freed once"
+    );
 }
 
 #[test]
 fn storms() {
-    let seeds = std::env::var("IOTHREAD_STORMS").ok().and_then(|s| s.parse().ok());
+    let seeds = std::env::var("IOTHREAD_STORMS")
+        .ok()
+        .and_then(|s| s.parse().ok());
     let count: u64 = seeds.unwrap_or(6);
     for seed in 0..count {
         for (name, config) in kernels() {

@@ -264,7 +264,11 @@ fn hooks_may_change_hooks() {
                 ran.borrow_mut().push(i);
                 match i {
                     // Removes itself, and the next one.
-                    0 => drop((slots2.borrow_mut()[0].take(), slots2.borrow_mut()[1].take())),
+                    0 => {
+                        let own = slots2.borrow_mut()[0].take();
+                        let next = slots2.borrow_mut()[1].take();
+                        drop((own, next));
+                    }
                     // Adds one, which runs in the same turn.
                     2 if slots2.borrow()[3].is_none() => {
                         let ran = Rc::clone(&ran);
@@ -414,10 +418,7 @@ fn files_read_what_was_written() {
             assert_eq!(back[10..], data[..]);
             assert_eq!(back[..10], [0; 10]);
             let (done, _) = file.read_exact_at(vec![0; 10], 0..10, 100_000).await;
-            assert_eq!(
-                done.unwrap_err().kind(),
-                std::io::ErrorKind::UnexpectedEof
-            );
+            assert_eq!(done.unwrap_err().kind(), std::io::ErrorKind::UnexpectedEof);
             let (n, _) = file.read_at(vec![0; 10], 0..10, 100_000).await;
             assert_eq!(n.unwrap(), 5);
         });
@@ -458,8 +459,9 @@ fn raw_entries_complete() {
             let wide = io_uring::squeue::Entry128::from(opcode::Nop::new().build());
             // SAFETY: as above.
             let (cqe, _) = unsafe { submit_raw128(wide, ()) }.await;
-            let expect = if rt.in_flight() == usize::MAX { 1 } else { cqe.result };
-            assert!(expect == 0 || expect == -libc::EINVAL);
+            // Only the ring that was asked for it takes it.
+            let expect = if rt.is_wide() { 0 } else { -libc::EINVAL };
+            assert_eq!(cqe.result, expect);
         });
     });
 }
