@@ -7,6 +7,7 @@
 
 pub mod codec;
 pub mod payload;
+pub mod rbd;
 
 pub mod auth;
 pub mod conf;

@@ -1,0 +1,8 @@
+//! RBD images, format 2: metadata, striping, and the data path.
+
+pub mod cls;
+mod features;
+mod layout;
+
+pub use features::Features;
+pub use layout::{Extents, Layout, LayoutError, ORDERS, ObjectExtent, Pieces};
