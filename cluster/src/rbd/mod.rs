@@ -1,6 +1,7 @@
 //! RBD images, format 2: metadata, striping, and the data path.
 
 pub mod cls;
+pub mod engine;
 mod features;
 mod layout;
 
