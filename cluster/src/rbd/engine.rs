@@ -9,7 +9,6 @@
 //! nothing extra, and a flush waits for the writes that were in flight before it.
 
 use std::collections::VecDeque;
-use std::rc::Rc;
 
 use slab::Slab;
 use smallvec::SmallVec;
@@ -23,15 +22,16 @@ pub const EINVAL: i32 = 22;
 pub const EROFS: i32 = 30;
 const ENOENT: i32 = 2;
 
-/// Where read data goes: the front end's buffer for the request. Offsets are into the request.
+/// The memory a read fills. It travels with the request and comes back in [`Done`]. Offsets are
+/// into the request; each byte is either filled or declared zero, once.
 pub trait ReadBuffer {
-    fn fill(&self, at: usize, bytes: &[u8]);
-    fn zero(&self, at: usize, len: usize);
+    fn fill(&mut self, at: usize, bytes: &[u8]);
+    fn zero(&mut self, at: usize, len: usize);
 }
 
 /// What a request does to its range of the image.
-pub enum Kind {
-    Read(Rc<dyn ReadBuffer>),
+pub enum Kind<B> {
+    Read(B),
     Write(Payload),
     /// May leave parts as they are where freeing them would gain nothing.
     Discard,
@@ -43,8 +43,8 @@ pub enum Kind {
     Status,
 }
 
-pub struct Request {
-    pub kind: Kind,
+pub struct Request<B> {
+    pub kind: Kind<B>,
     pub offset: u64,
     pub len: u64,
     /// The front end's name for the request, given back in [`Done`].
@@ -53,10 +53,12 @@ pub struct Request {
 
 /// A finished request.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Done {
+pub struct Done<B> {
     pub token: u64,
     /// An errno on failure.
     pub result: Result<(), i32>,
+    /// The memory a read came with.
+    pub buffer: Option<B>,
     /// For [`Kind::Status`]: lengths from the request's offset on, and whether they hold data.
     pub extents: Vec<StatusExtent>,
 }
@@ -127,16 +129,16 @@ pub struct Geometry {
 /// Objects that one status request looks at; the client asks again for the rest.
 const STATUS_OBJECTS: u64 = 64;
 
-struct Live {
+struct Live<B> {
     token: u64,
     offset: u64,
     pending: u32,
     result: Result<(), i32>,
-    kind: LiveKind,
+    kind: LiveKind<B>,
 }
 
-enum LiveKind {
-    Read(Rc<dyn ReadBuffer>),
+enum LiveKind<B> {
+    Read(B),
     Write {
         epoch: u64,
     },
@@ -163,13 +165,13 @@ enum Verb {
 }
 
 /// See the module's documentation.
-pub struct Engine {
+pub struct Engine<B> {
     geometry: Geometry,
-    requests: Slab<Live>,
+    requests: Slab<Live<B>>,
     parts: Slab<Part>,
     generation: u32,
     ops: VecDeque<ObjectOp>,
-    done: VecDeque<Done>,
+    done: VecDeque<Done<B>>,
     /// Writes in flight by epoch, the oldest first; a flush begins a new epoch.
     epochs: VecDeque<u32>,
     first_epoch: u64,
@@ -177,8 +179,8 @@ pub struct Engine {
     flushes: VecDeque<(u64, usize)>,
 }
 
-impl Engine {
-    pub fn new(geometry: Geometry) -> Engine {
+impl<B: ReadBuffer> Engine<B> {
+    pub fn new(geometry: Geometry) -> Engine<B> {
         assert!(geometry.discard_granularity.is_power_of_two());
         Engine {
             geometry,
@@ -207,7 +209,7 @@ impl Engine {
         self.requests.len()
     }
 
-    pub fn submit(&mut self, request: Request) {
+    pub fn submit(&mut self, request: Request<B>) {
         let Request {
             kind,
             offset,
@@ -215,7 +217,11 @@ impl Engine {
             token,
         } = request;
         if let Err(errno) = self.check(&kind, offset, len) {
-            self.finish(token, Err(errno), Vec::new());
+            let buffer = match kind {
+                Kind::Read(buffer) => Some(buffer),
+                _ => None,
+            };
+            self.finish(token, Err(errno), buffer, Vec::new());
             return;
         }
         match kind {
@@ -260,7 +266,7 @@ impl Engine {
         }
     }
 
-    fn check(&self, kind: &Kind, offset: u64, len: u64) -> Result<(), i32> {
+    fn check(&self, kind: &Kind<B>, offset: u64, len: u64) -> Result<(), i32> {
         let changes = matches!(kind, Kind::Write(_) | Kind::Discard | Kind::WriteZeroes);
         if changes && self.geometry.read_only {
             return Err(EROFS);
@@ -339,7 +345,7 @@ impl Engine {
         id: usize,
         offset: u64,
         len: u64,
-        mut f: impl FnMut(&mut Engine, usize, ObjectExtent),
+        mut f: impl FnMut(&mut Engine<B>, usize, ObjectExtent),
     ) {
         let layout = self.geometry.layout;
         for extent in layout.extents(offset, len) {
@@ -347,7 +353,7 @@ impl Engine {
         }
     }
 
-    fn begin(&mut self, token: u64, offset: u64, kind: LiveKind) -> usize {
+    fn begin(&mut self, token: u64, offset: u64, kind: LiveKind<B>) -> usize {
         self.requests.insert(Live {
             token,
             offset,
@@ -389,7 +395,7 @@ impl Engine {
         self.ops.pop_front()
     }
 
-    pub fn poll_done(&mut self) -> Option<Done> {
+    pub fn poll_done(&mut self) -> Option<Done<B>> {
         self.done.pop_front()
     }
 
@@ -433,14 +439,15 @@ impl Engine {
         } = self.requests.remove(id);
         match kind {
             LiveKind::Status { end, found } if result.is_ok() => {
-                self.finish(token, result, status_extents(offset, end, found));
+                self.finish(token, result, None, status_extents(offset, end, found));
             }
             LiveKind::Write { epoch } => {
-                self.finish(token, result, Vec::new());
+                self.finish(token, result, None, Vec::new());
                 self.epochs[(epoch - self.first_epoch) as usize] -= 1;
                 self.retire();
             }
-            _ => self.finish(token, result, Vec::new()),
+            LiveKind::Read(buffer) => self.finish(token, result, Some(buffer), Vec::new()),
+            _ => self.finish(token, result, None, Vec::new()),
         }
     }
 
@@ -459,10 +466,17 @@ impl Engine {
         }
     }
 
-    fn finish(&mut self, token: u64, result: Result<(), i32>, extents: Vec<StatusExtent>) {
+    fn finish(
+        &mut self,
+        token: u64,
+        result: Result<(), i32>,
+        buffer: Option<B>,
+        extents: Vec<StatusExtent>,
+    ) {
         self.done.push_back(Done {
             token,
             result,
+            buffer,
             extents,
         });
     }
@@ -477,18 +491,26 @@ impl Engine {
         self.first_epoch += self.epochs.len() as u64;
         self.epochs.clear();
         self.epochs.push_back(0);
-        let mut gone: Vec<u64> = self.requests.drain().map(|live| live.token).collect();
-        gone.sort_unstable();
-        for token in gone {
-            self.finish(token, Err(errno), Vec::new());
+        let mut requests = std::mem::take(&mut self.requests);
+        for Live { token, kind, .. } in requests.drain() {
+            let buffer = match kind {
+                LiveKind::Read(buffer) => Some(buffer),
+                _ => None,
+            };
+            self.finish(token, Err(errno), buffer, Vec::new());
         }
     }
 }
 
 /// Hands the bytes of one object range to the request's buffer; what the object is too short for
 /// reads as zeroes.
-fn fill(live: &Live, layout: &Layout, extent: ObjectExtent, bytes: &[u8]) -> Result<(), i32> {
-    let LiveKind::Read(buffer) = &live.kind else {
+fn fill<B: ReadBuffer>(
+    live: &mut Live<B>,
+    layout: &Layout,
+    extent: ObjectExtent,
+    bytes: &[u8],
+) -> Result<(), i32> {
+    let LiveKind::Read(buffer) = &mut live.kind else {
         return Err(EIO);
     };
     if bytes.len() as u64 > extent.len {
@@ -511,8 +533,8 @@ fn fill(live: &Live, layout: &Layout, extent: ObjectExtent, bytes: &[u8]) -> Res
 }
 
 /// Notes which pieces of the image an object range's stored bytes are.
-fn mapped(
-    live: &mut Live,
+fn mapped<B>(
+    live: &mut Live<B>,
     layout: &Layout,
     extent: ObjectExtent,
     stored: &[(u64, u64)],
@@ -573,22 +595,19 @@ fn status_extents(offset: u64, end: u64, mut found: Vec<(u64, u64, bool)>) -> Ve
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::cell::RefCell;
     use std::collections::HashMap;
 
-    struct Buffer(RefCell<Vec<u8>>);
-
-    impl ReadBuffer for Buffer {
-        fn fill(&self, at: usize, bytes: &[u8]) {
-            self.0.borrow_mut()[at..at + bytes.len()].copy_from_slice(bytes);
+    impl ReadBuffer for Vec<u8> {
+        fn fill(&mut self, at: usize, bytes: &[u8]) {
+            self[at..at + bytes.len()].copy_from_slice(bytes);
         }
-        fn zero(&self, at: usize, len: usize) {
-            self.0.borrow_mut()[at..at + len].fill(0);
+        fn zero(&mut self, at: usize, len: usize) {
+            self[at..at + len].fill(0);
         }
     }
 
-    fn buffer(len: u64) -> Rc<Buffer> {
-        Rc::new(Buffer(RefCell::new(vec![0xee; len as usize])))
+    fn buffer(len: u64) -> Vec<u8> {
+        vec![0xee; len as usize]
     }
 
     /// Objects as an OSD keeps them: sparse bytes up to a length.
@@ -596,7 +615,7 @@ mod tests {
     struct Store(HashMap<u64, Vec<u8>>);
 
     impl Store {
-        fn apply(&mut self, engine: &mut Engine, op: ObjectOp) {
+        fn apply(&mut self, engine: &mut Engine<Vec<u8>>, op: ObjectOp) {
             let ObjectOp {
                 token,
                 object,
@@ -651,7 +670,7 @@ mod tests {
         }
     }
 
-    fn engine(layout: Layout, size: u64) -> Engine {
+    fn engine(layout: Layout, size: u64) -> Engine<Vec<u8>> {
         Engine::new(Geometry {
             layout,
             size,
@@ -660,7 +679,7 @@ mod tests {
         })
     }
 
-    fn run(engine: &mut Engine, store: &mut Store) -> Vec<Done> {
+    fn run(engine: &mut Engine<Vec<u8>>, store: &mut Store) -> Vec<Done<Vec<u8>>> {
         while let Some(op) = engine.poll_op() {
             store.apply(engine, op);
         }
@@ -700,7 +719,6 @@ mod tests {
             let mut model = vec![0u8; SIZE as usize];
             for (token, step) in steps.into_iter().enumerate() {
                 let token = token as u64;
-                let mut read = None;
                 let (kind, offset, len) = match &step {
                     Step::Write(o, data) => {
                         (Kind::Write(Payload::from(data.clone())), *o, data.len() as u64)
@@ -708,10 +726,7 @@ mod tests {
                     Step::Zero(o, l) => (Kind::WriteZeroes, *o, *l),
                     Step::Discard(o, l) => (Kind::Discard, *o, *l),
                     Step::Status(o, l) => (Kind::Status, *o, *l),
-                    Step::Read(o, l) => {
-                        read = Some(buffer(*l));
-                        (Kind::Read(read.clone().unwrap()), *o, *l)
-                    }
+                    Step::Read(o, l) => (Kind::Read(buffer(*l)), *o, *l),
                 };
                 engine.submit(Request { kind, offset, len, token });
                 let done = run(&mut engine, &mut store);
@@ -722,16 +737,13 @@ mod tests {
                     Step::Write(_, data) => model[range].copy_from_slice(&data),
                     Step::Zero(..) => model[range].fill(0),
                     Step::Read(..) => {
-                        let got = read.unwrap();
-                        prop_assert_eq!(&got.0.borrow()[..], &model[range]);
+                        prop_assert_eq!(done[0].buffer.as_deref(), Some(&model[range]));
                     }
                     Step::Discard(..) => {
                         // Each byte is as before or zero, and outside nothing changes.
-                        let whole = buffer(SIZE);
-                        let kind = Kind::Read(whole.clone());
+                        let kind = Kind::Read(buffer(SIZE));
                         engine.submit(Request { kind, offset: 0, len: SIZE, token });
-                        run(&mut engine, &mut store);
-                        let now = whole.0.borrow().clone();
+                        let now = run(&mut engine, &mut store)[0].buffer.take().unwrap();
                         for (i, (now, before)) in now.iter().zip(&mut model).enumerate() {
                             prop_assert!(now == before || (*now == 0 && range.contains(&i)));
                             *before = *now;
