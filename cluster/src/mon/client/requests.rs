@@ -39,7 +39,7 @@ impl MonClient {
         }
     }
 
-    /// Asks the monitors to do `command`. [`MonEvent::CommandDone`] with `token` will tell. When
+    /// Asks the monitors to do `command`. [`CommandDone`](super::MonEvent::CommandDone) with `token` will tell. When
     /// the session is lost before, the command is sent again in the next: it may be done twice.
     pub fn command(
         &mut self,
@@ -52,14 +52,14 @@ impl MonClient {
         self.request(token, What::Command { cmd, input }, now)
     }
 
-    /// Asks how new the map called `map` is. [`MonEvent::Version`] with `token` will tell.
+    /// Asks how new the map called `map` is. [`Version`](super::MonEvent::Version) with `token` will tell.
     pub fn get_version(&mut self, token: u64, map: &str, now: Now) -> Result<(), MonError> {
         let map = map.to_string();
         self.request(token, What::Version { map }, now)
     }
 
-    /// Asks for an operation of [`pool_op`](super::message::pool_op) on a pool.
-    /// [`MonEvent::PoolOpDone`] with `token` will tell.
+    /// Asks for an operation of [`pool_op`](crate::mon::message::pool_op) on a pool.
+    /// [`PoolOpDone`](super::MonEvent::PoolOpDone) with `token` will tell.
     pub fn pool_op(
         &mut self,
         token: u64,
