@@ -161,7 +161,10 @@ fn increments_lead_from_each_epoch_to_the_next() {
             let Ok(inc) = std::fs::read(golden().join(format!("{name}.inc"))) else {
                 break;
             };
-            let inc = Incremental::decode(&inc).unwrap();
+            let bytes = inc;
+            let inc = Incremental::decode(&bytes).unwrap();
+            let osd_release = version[1..].parse().unwrap();
+            assert!(inc.encode(osd_release) == bytes, "{name}");
             let full = read(&format!("{name}.full"));
             let want = OsdMap::decode(&full).unwrap();
             assert_eq!(inc.epoch, epoch);

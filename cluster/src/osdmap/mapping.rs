@@ -249,3 +249,71 @@ fn restore_shard_order(pool: &Pool, acting: &mut OsdSet) {
         acting[shard] = osd;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Incremental, OsdMap, Pg};
+    use super::*;
+
+    /// A map whose 4+2 pool lets only shards 0, 4 and 5 be primary, with a PG served by `temp`.
+    fn optimized(temp: &[i32]) -> (OsdMap, Pg) {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/");
+        let bytes = std::fs::read(format!("{root}v20/racks.osdmap")).unwrap();
+        let mut map = OsdMap::decode(&bytes).unwrap();
+        let id = map.pool_by_name("ec42").unwrap();
+        let mut pool = map.pool(id).unwrap().clone();
+        pool.flags |= flag::EC_OPTIMIZATIONS;
+        pool.nonprimary_shards = 0b1110;
+        let pg = Pg { pool: id, seed: 5 };
+        let mut inc = Incremental {
+            fsid: map.fsid(),
+            epoch: map.epoch() + 1,
+            ..Incremental::default()
+        };
+        inc.new_pools.insert(id, pool);
+        inc.new_pg_temp.insert(pg, temp.to_vec());
+        map.apply(&inc).unwrap();
+        (map, pg)
+    }
+
+    /// The example in Ceph's comment on `pgtemp_primaryfirst`.
+    #[test]
+    fn shards_listed_primaries_first_go_back_to_their_places() {
+        let (map, pg) = optimized(&[ITEM_NONE, 9, 10, 6, 7, 8]);
+        let m = map.map_pg(pg);
+        assert_eq!(m.acting[..], [ITEM_NONE, 6, 7, 8, 9, 10]);
+        assert_eq!(m.acting_primary, Some(9));
+        assert_eq!(map.primary_shard(pg, &m), 4);
+        // It survives the wire.
+        let again = OsdMap::decode(&map.encode()).unwrap();
+        assert_eq!(again, map);
+    }
+
+    #[test]
+    fn a_primary_that_holds_two_shards_is_named_by_the_one_that_may_lead() {
+        let (map, pg) = optimized(&[ITEM_NONE, 9, 10, 9, 7, 8]);
+        let m = map.map_pg(pg);
+        assert_eq!(m.acting[..], [ITEM_NONE, 9, 7, 8, 9, 10]);
+        assert_eq!(map.primary_shard(pg, &m), 4);
+    }
+
+    #[test]
+    fn shards_are_counted_only_where_places_matter() {
+        let (map, pg) = optimized(&[]);
+        let m = map.map_pg(pg);
+        let at = m.acting.iter().position(|o| Some(*o) == m.acting_primary);
+        assert_eq!(i8::try_from(at.unwrap()), Ok(map.primary_shard(pg, &m)));
+        let rbd = Pg { pool: 1, seed: 0 };
+        assert_eq!(map.primary_shard(rbd, &map.map_pg(rbd)), -1);
+    }
+
+    #[test]
+    fn what_is_not_there_maps_nowhere() {
+        let (map, pg) = optimized(&[]);
+        assert_eq!(map.object_to_pg(99, b"", b"", b"x"), None);
+        let beyond = Pg { seed: 32, ..pg };
+        assert_eq!(map.map_pg(beyond), PgMapping::default());
+        assert_eq!(map.map_pg(Pg { pool: 99, ..pg }), PgMapping::default());
+        assert_eq!(OsdMap::new_empty().map_pg(pg), PgMapping::default());
+    }
+}

@@ -25,6 +25,10 @@ mod wire;
 mod golden;
 #[cfg(test)]
 mod hostile;
+#[cfg(test)]
+mod roundtrip;
+#[cfg(test)]
+mod speed;
 
 use std::fmt;
 
