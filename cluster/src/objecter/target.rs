@@ -142,7 +142,7 @@ pub(super) enum Recalc {
 /// requests go to a bounded number of pgs over and over.
 pub(super) struct Mapper<M> {
     pub(super) map: Option<Arc<M>>,
-    cache: Vec<Option<(PgId, u32, Mapped)>>,
+    cache: Vec<CachedPg>,
     honor_full: bool,
     /// State of a xorshift generator that balances reads.
     random: u64,
@@ -188,33 +188,12 @@ impl<M: Placement> Mapper<M> {
         self.map.as_ref().is_some_and(|m| m.flags().has(flags))
     }
 
-    fn should_pause(&self, map: &M, t: &OpTarget, pool_full: bool) -> bool {
-        let flags = map.flags();
-        let full =
-            self.honor_full && t.respects_full() && (flags.has(OsdMapFlags::FULL) || pool_full);
-        (t.flags.has(OsdFlags::READ) && flags.has(OsdMapFlags::PAUSERD))
-            || (t.flags.has(OsdFlags::WRITE) && (flags.has(OsdMapFlags::PAUSEWR) || full))
-    }
-
-    fn map_pg(&mut self, map: &M, pg: PgId) -> &Mapped {
-        let spread = (pg.pool as u64).wrapping_mul(31) as usize;
-        let slot = (pg.seed as usize).wrapping_add(spread) % CACHED_PGS;
-        let epoch = map.epoch();
-        let entry = &mut self.cache[slot];
-        if !matches!(entry, Some((p, e, _)) if *p == pg && *e == epoch) {
-            *entry = Some((pg, epoch, map.map_pg(pg)));
-        }
-        match entry {
-            Some((_, _, mapped)) => mapped,
-            None => unreachable!("filled above"),
-        }
-    }
-
     /// Looks where a target is now and whether its request has to be sent again
     /// (`Objecter::_calc_target`). `any_change` is for watches: they notice every new interval,
     /// other requests only a change of primary.
     pub(super) fn calc(&mut self, t: &mut OpTarget, any_change: bool) -> Recalc {
-        let Some(map) = self.map.clone() else {
+        // Borrowed, not cloned: other threads count references to the same map.
+        let Some(map) = self.map.as_deref() else {
             t.osd = -1;
             return Recalc::NoAction;
         };
@@ -264,12 +243,11 @@ impl<M: Placement> Mapper<M> {
         };
         let map_flags = map.flags() & (OsdMapFlags::SORTBITWISE | OsdMapFlags::RECOVERY_DELETES);
         let previous = stable_mod(hash, t.pg_num, pg_num_mask(t.pg_num));
-        let paused = self.should_pause(&map, t, base.full);
+        let paused = should_pause(map, t, self.honor_full, base.full);
         let unpaused = t.paused && !paused;
         t.paused = paused;
 
-        let random = self.next_random();
-        let mapped = self.map_pg(&map, actual);
+        let mapped = map_pg(&mut self.cache, map, actual);
         let (old, new) = (t.pg_num, pool.pg_num);
         let split_or_merge = old != 0
             && (is_split(previous, old, new)
@@ -306,7 +284,7 @@ impl<M: Placement> Mapper<M> {
             };
             let replicas = OsdFlags::BALANCE_READS | OsdFlags::LOCALIZE_READS;
             t.osd = if t.flags.has(replicas) && !is_write && !pool.erasure {
-                choose_replica(&*map, &t.mapped, t.flags, random)
+                choose_replica(map, &t.mapped, t.flags, &mut self.random)
             } else {
                 t.mapped.acting_primary
             };
@@ -318,15 +296,40 @@ impl<M: Placement> Mapper<M> {
             Recalc::NoAction
         }
     }
+}
 
-    fn next_random(&mut self) -> u64 {
-        let mut x = self.random;
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        self.random = x;
-        x
+type CachedPg = Option<(PgId, u32, Mapped)>;
+
+/// Where a pg is in the current map.
+fn map_pg<'c, M: Placement>(cache: &'c mut [CachedPg], map: &M, pg: PgId) -> &'c Mapped {
+    // Neighbouring pgs of one pool never displace each other.
+    let spread = (pg.pool as u64).wrapping_mul(31) as usize;
+    let slot = (pg.seed as usize).wrapping_add(spread) % cache.len();
+    let epoch = map.epoch();
+    let entry = &mut cache[slot];
+    match entry {
+        Some((p, e, _)) if *p == pg && *e == epoch => {}
+        _ => *entry = None,
     }
+    let (_, _, mapped) = entry.get_or_insert_with(|| (pg, epoch, map.map_pg(pg)));
+    mapped
+}
+
+/// `Objecter::target_should_be_paused`.
+fn should_pause<M: Placement>(map: &M, t: &OpTarget, honor_full: bool, pool_full: bool) -> bool {
+    let flags = map.flags();
+    let full = honor_full && t.respects_full() && (flags.has(OsdMapFlags::FULL) || pool_full);
+    (t.flags.has(OsdFlags::READ) && flags.has(OsdMapFlags::PAUSERD))
+        || (t.flags.has(OsdFlags::WRITE) && (flags.has(OsdMapFlags::PAUSEWR) || full))
+}
+
+fn next_random(state: &mut u64) -> u64 {
+    let mut x = *state;
+    x ^= x << 13;
+    x ^= x >> 7;
+    x ^= x << 17;
+    *state = x;
+    x
 }
 
 /// Whether the cluster or a pool is full (`Objecter::_osdmap_pool_full`).
@@ -344,14 +347,19 @@ fn primary_changed(old: &Mapped, new: &Mapped) -> bool {
 }
 
 /// The member of the acting set that serves a read.
-fn choose_replica<M: Placement>(map: &M, mapped: &Mapped, flags: OsdFlags, random: u64) -> i32 {
+fn choose_replica<M: Placement>(
+    map: &M,
+    mapped: &Mapped,
+    flags: OsdFlags,
+    random: &mut u64,
+) -> i32 {
     let there = |osd: &&i32| **osd >= 0 && **osd != NO_OSD;
     if flags.has(OsdFlags::BALANCE_READS) {
         let n = mapped.acting.iter().filter(there).count();
         if n == 0 {
             return mapped.acting_primary;
         }
-        let pick = (random % n as u64) as usize;
+        let pick = (next_random(random) % n as u64) as usize;
         return *mapped
             .acting
             .iter()

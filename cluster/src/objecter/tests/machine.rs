@@ -718,3 +718,13 @@ fn ids_grow_from_the_given_base() {
     }
     assert_eq!(FakeMap::new().primary("o1"), 1);
 }
+
+#[test]
+fn an_osd_without_an_address_gets_its_requests_once_it_has_one() {
+    let mut rig = Rig::new();
+    rig.change(|m| m.hidden = vec![1]);
+    rig.write("o1", 1);
+    assert!(rig.sent.is_empty());
+    rig.change(|m| m.hidden.clear());
+    assert_eq!(rig.one_sent().session.osd, 1);
+}

@@ -47,6 +47,9 @@ enum In {
     BackoffAck(u64),
 }
 
+/// What was asked, and front and data of the answer.
+type Answer = (Sent, Vec<u8>, Vec<u8>);
+
 /// A backoff in force. An OSD lifts it only after the client has acknowledged it: by then, all
 /// requests sent without knowing of it have been dropped (`PG::release_backoffs`).
 struct Held {
@@ -74,7 +77,7 @@ struct World {
     writes_since: u32,
     /// What each session has received and not executed, and answers on their way.
     inbox: BTreeMap<SessionId, VecDeque<In>>,
-    outbox: BTreeMap<SessionId, VecDeque<(Sent, Vec<u8>, Vec<u8>)>>,
+    outbox: BTreeMap<SessionId, VecDeque<Answer>>,
     backoffs: Vec<Held>,
     connected: BTreeMap<i32, SessionId>,
     expected: HashMap<u64, Expected>,

@@ -33,6 +33,8 @@ pub(super) struct FakeMap {
     pub(super) up: BTreeMap<i32, EntityAddrVec>,
     pub(super) blocklist: Vec<EntityAddrVec>,
     pub(super) removed_snaps: Vec<u64>,
+    /// Up, but without an address.
+    pub(super) hidden: Vec<i32>,
 }
 
 pub(super) fn addrs(osd: i32, nonce: u32) -> EntityAddrVec {
@@ -72,6 +74,7 @@ impl FakeMap {
             up: (0..3).map(|osd| (osd, addrs(osd, 1))).collect(),
             blocklist: Vec::new(),
             removed_snaps: Vec::new(),
+            hidden: Vec::new(),
         }
     }
 
@@ -129,7 +132,7 @@ impl Placement for FakeMap {
     }
 
     fn osd_addrs(&self, osd: i32) -> Option<&EntityAddrVec> {
-        self.up.get(&osd)
+        self.up.get(&osd).filter(|_| !self.hidden.contains(&osd))
     }
 
     fn is_blocklisted(&self, addrs: &EntityAddrVec) -> bool {
