@@ -1,6 +1,7 @@
 //! Replies: encoded into a batch that leaves in one vectored send.
 
 use cluster::payload::Payload;
+use iothread::StableBatch;
 
 use super::super::disk::{Allocation, Extents, HOLES, ReadBuf};
 use super::negotiate::ReplyStyle;
@@ -16,6 +17,17 @@ pub struct Batch {
     heads: Vec<u8>,
     parts: Vec<Part>,
     len: usize,
+}
+
+// SAFETY: headers are in a vector, data in payloads that the batch holds; both stay where they are
+// until the batch is cleared, which takes a mutable borrow.
+unsafe impl StableBatch for Batch {
+    fn iovecs(&self, out: &mut Vec<libc::iovec>) {
+        out.extend(self.slices().map(|s| libc::iovec {
+            iov_base: s.as_ptr().cast_mut().cast(),
+            iov_len: s.len(),
+        }));
+    }
 }
 
 enum Part {
@@ -39,17 +51,12 @@ impl Batch {
         self.heads.len()
     }
 
-    /// The pieces in order, without the first `skip` bytes.
-    pub fn slices(&self, mut skip: usize) -> impl Iterator<Item = &[u8]> {
+    /// The pieces in order.
+    pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
         let mut from = 0;
-        self.parts.iter().filter_map(move |part| {
-            let slice = match part {
-                Part::Heads(end) => &self.heads[std::mem::replace(&mut from, *end)..*end],
-                Part::Data(payload) => &payload[..],
-            };
-            let skipped = skip.min(slice.len());
-            skip -= skipped;
-            (skipped < slice.len()).then(|| &slice[skipped..])
+        self.parts.iter().map(move |part| match part {
+            Part::Heads(end) => &self.heads[std::mem::replace(&mut from, *end)..*end],
+            Part::Data(payload) => &payload[..],
         })
     }
 

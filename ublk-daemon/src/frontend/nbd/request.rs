@@ -124,11 +124,16 @@ const fn refuse(error: NbdError, message: &'static str) -> Refusal {
 }
 
 /// How many bytes of payload follow a header.
+///
+/// With extended headers a write has to carry the payload flag, but QEMU (seen with 10.0) sends
+/// the payload and not the flag. A write without payload does not exist, so it is taken for what
+/// it is.
 pub fn payload_len(h: &Header, style: ReplyStyle) -> u64 {
-    match style {
-        ReplyStyle::Extended if h.has(cmd::FLAG_PAYLOAD_LEN) => h.len,
-        ReplyStyle::Simple | ReplyStyle::Structured if h.kind == cmd::WRITE => h.len,
-        _ => 0,
+    let flagged = style == ReplyStyle::Extended && h.has(cmd::FLAG_PAYLOAD_LEN);
+    if flagged || h.kind == cmd::WRITE {
+        h.len
+    } else {
+        0
     }
 }
 
@@ -166,9 +171,6 @@ fn judge(h: &Header, limits: &Limits) -> Result<Verdict, Refusal> {
             } else {
                 Err(refuse(Inval, "a flush has no offset and no length"))
             };
-        }
-        cmd::WRITE if limits.style == ReplyStyle::Extended && !h.has(cmd::FLAG_PAYLOAD_LEN) => {
-            return Err(refuse(Inval, "a write needs the payload flag"));
         }
         cmd::BLOCK_STATUS if !limits.allocation => {
             return Err(refuse(Inval, "no metadata context was selected"));

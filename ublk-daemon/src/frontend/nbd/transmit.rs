@@ -4,12 +4,14 @@
 //! [`Session::poll_receive`], which stops taking them while the client has enough in flight or
 //! request memory is used up: that is all the flow control there is, and all that is needed. The
 //! sending end takes what has been answered from [`Session::poll_output`]. Completions are encoded
-//! where they arrive, so all that complete in one turn of the loop leave in one send.
+//! where they arrive; [`Session::flush`] at the end of a turn has all of them leave in one send.
 
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
+use iothread::{IoBuf, IoBufMut};
 use slab::Slab;
 
 use super::super::arena::{Arena, Buffer, Ticket};
@@ -67,9 +69,23 @@ pub struct Direct {
 }
 
 impl Direct {
-    /// Where the missing bytes go.
-    pub fn missing(&mut self) -> &mut [u8] {
-        &mut self.buffer[self.filled..]
+    /// Where in the buffer the missing bytes go.
+    pub fn missing(&self) -> Range<usize> {
+        self.filled..self.buffer.len()
+    }
+}
+
+// SAFETY: the buffer's memory is a piece of its arena's mapping, wherever the handle is.
+unsafe impl IoBuf for Direct {
+    fn as_slice(&self) -> &[u8] {
+        &self.buffer
+    }
+}
+
+// SAFETY: a buffer is the only way to its piece while it exists.
+unsafe impl IoBufMut for Direct {
+    fn as_mut_slice(&mut self) -> &mut [u8] {
+        &mut self.buffer
     }
 }
 
@@ -83,8 +99,9 @@ pub struct Session {
     out: RefCell<Batch>,
     /// Extent lists not in use.
     lists: RefCell<Vec<Vec<Extent>>>,
-    /// Woken when there is output.
+    /// Woken by [`Session::flush`] when there is output.
     sender: Cell<Option<Waker>>,
+    dirty: Cell<bool>,
     /// Woken when a stalled receive may go on.
     stalled: Cell<Option<Waker>>,
     /// No more input will come.
@@ -113,6 +130,7 @@ impl Session {
             out: RefCell::new(Batch::default()),
             lists: RefCell::new(Vec::new()),
             sender: Cell::new(None),
+            dirty: Cell::new(false),
             stalled: Cell::new(None),
             ended: Cell::new(false),
             closed: Cell::new(false),
@@ -156,7 +174,7 @@ impl Session {
                     if input.is_empty() {
                         return Poll::Ready(Ok(Progress::Hungry));
                     }
-                    if self.is_full() {
+                    if rx.have == 0 && self.is_full() {
                         self.stalled.set(Some(waker.clone()));
                         return Poll::Pending;
                     }
@@ -248,7 +266,7 @@ impl Session {
             },
             Verdict::Trivial => {
                 self.out.borrow_mut().success(self.style, &h);
-                self.wake_sender();
+                self.dirty.set(true);
             }
             Verdict::Filter => rx.state = State::Filter(h),
             Verdict::Refuse(refusal, 0) => self.refuse(&h, refusal),
@@ -286,7 +304,7 @@ impl Session {
         let mut out = self.out.borrow_mut();
         out.failure(self.style, h, refusal.error, refusal.message);
         drop(out);
-        self.wake_sender();
+        self.dirty.set(true);
     }
 
     fn is_full(&self) -> bool {
@@ -346,7 +364,7 @@ impl Session {
             self.wake_stalled();
             return Poll::Ready(true);
         }
-        if self.ended.get() && self.in_flight.borrow().is_empty() {
+        if self.closed.get() || self.ended.get() && self.in_flight.borrow().is_empty() {
             return Poll::Ready(false);
         }
         self.sender.set(Some(waker.clone()));
@@ -362,7 +380,7 @@ impl Session {
     /// No more input comes. What is in flight is still answered.
     pub fn end(&self) {
         self.ended.set(true);
-        self.wake_sender();
+        self.dirty.set(true);
     }
 
     /// Refuses further requests; what is in flight is still answered.
@@ -391,8 +409,12 @@ impl Session {
         self.end();
     }
 
-    fn wake_sender(&self) {
-        if let Some(waker) = self.sender.take() {
+    /// Wakes the sending end if there is something for it. Called at the end of a turn, so that
+    /// what completes in one turn leaves in one send.
+    pub fn flush(&self) {
+        if self.dirty.replace(false)
+            && let Some(waker) = self.sender.take()
+        {
             waker.wake();
         }
     }
@@ -401,6 +423,18 @@ impl Session {
         if let Some(waker) = self.stalled.take() {
             waker.wake();
         }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // A connection that is dropped rather than ended leaves the queue for memory, too.
+        if let Some(ticket) = self.receiver.get_mut().ticket.take() {
+            self.arena.forget(ticket);
+        }
+        *self.out.get_mut() = Batch::default();
+        self.receiver.get_mut().state = State::Over;
+        self.arena.freed();
     }
 }
 
@@ -433,7 +467,7 @@ impl Completion for Session {
         if let Some(list) = list {
             self.lists.borrow_mut().push(list);
         }
-        self.wake_sender();
+        self.dirty.set(true);
         self.wake_stalled();
         self.arena.freed();
     }

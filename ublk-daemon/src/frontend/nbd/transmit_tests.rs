@@ -138,12 +138,8 @@ impl Client {
         if self.session.poll_output(&mut batch, Waker::noop()) != Poll::Ready(true) {
             return false;
         }
-        let bytes: Vec<u8> = batch.slices(0).flatten().copied().collect();
+        let bytes: Vec<u8> = batch.slices().flatten().copied().collect();
         assert_eq!(bytes.len(), batch.len());
-        for skip in [1, bytes.len() / 2, bytes.len()] {
-            let rest: Vec<u8> = batch.slices(skip).flatten().copied().collect();
-            assert_eq!(rest, bytes[skip..]);
-        }
         self.session.sent(&mut batch);
         let mut fields = Fields(&bytes);
         while !fields.is_empty() {
@@ -508,14 +504,13 @@ fn block_status_is_filtered_by_payload() {
     // No other command has a payload form, yet the payload is consumed.
     let answer = c.ask(cmd::READ, cmd::FLAG_PAYLOAD_LEN, 0, 100, &[3; 100]);
     assert_eq!(answer.error, inval);
-    // And a write without it has no payload at all.
+    // A write has its payload whether flagged (as it should be) or not (as QEMU does).
     let cookie = c.next_cookie;
     let mut bytes = c.write(0, 0, &[1; 16]);
-    bytes.truncate(wire::EXTENDED_REQUEST_SIZE);
     bytes[5] &= !(cmd::FLAG_PAYLOAD_LEN as u8);
     c.feed(&bytes).unwrap();
     c.finish();
-    assert_eq!(c.answers[&cookie].error, inval);
+    assert_eq!(c.answers[&cookie].error, 0);
     assert_eq!(c.error(cmd::WRITE, 0, 0, 512), 0);
 }
 
@@ -698,8 +693,9 @@ fn a_payload_may_be_received_in_place() {
     assert!(c.session.take_direct(data.len()).is_none());
     let mut at = 1000;
     while let Some(mut direct) = c.session.take_direct(2000) {
-        let n = direct.missing().len().min(7777);
-        direct.missing()[..n].copy_from_slice(&bytes[at..at + n]);
+        let missing = direct.missing();
+        let n = missing.len().min(7777);
+        direct.as_mut_slice()[missing.start..missing.start + n].copy_from_slice(&bytes[at..at + n]);
         c.session.give_direct(direct, n);
         at += n;
     }
