@@ -108,6 +108,12 @@ impl MemDisk {
         f(&mut self.bytes.borrow_mut())
     }
 
+    /// Writes the whole disk.
+    pub fn fill(&self, byte: u8) {
+        self.bytes.borrow_mut().fill(byte);
+        self.allocated.borrow_mut().fill(true);
+    }
+
     pub fn pending(&self) -> usize {
         self.pending.borrow().len()
     }
