@@ -161,6 +161,7 @@ pub struct Ticket(u64);
 
 pub struct Arena {
     inner: RefCell<Inner>,
+    largest: usize,
 }
 
 struct Inner {
@@ -193,6 +194,7 @@ impl Arena {
             })
             .collect();
         Ok(Arena {
+            largest: len.min(MAX_BUFFER),
             inner: RefCell::new(Inner {
                 buddies: Buddies::new(len),
                 idle,
@@ -215,7 +217,7 @@ impl Arena {
     }
 
     /// As [`Arena::alloc`], queueing when there is no room; `waker` is called when it is worth
-    /// another attempt with the same ticket.
+    /// another attempt with the same ticket. More than [`Arena::largest`] never comes.
     pub fn poll_alloc(
         &self,
         len: usize,
@@ -261,6 +263,11 @@ impl Arena {
         if let Some((_, next)) = inner.waiting.front() {
             next.wake_by_ref();
         }
+    }
+
+    /// The longest buffer that can be had when nothing else is in use.
+    pub fn largest(&self) -> usize {
+        self.largest
     }
 
     /// Says that buffers or payloads were dropped, which the arena cannot see by itself.
@@ -415,6 +422,11 @@ mod tests {
         drop(small);
         assert!(arena.alloc(MAX_BUFFER).is_some());
         assert!(arena.alloc(MAX_BUFFER + 1).is_none());
+        for len in [1, 5000, 1 << 20, MAX_BUFFER, MAX_BUFFER + 1, 100 << 20] {
+            let arena = Arena::new(len, 2).unwrap();
+            assert!(arena.largest() >= len.min(MAX_BUFFER));
+            assert!(arena.alloc(arena.largest()).is_some());
+        }
     }
 
     #[test]

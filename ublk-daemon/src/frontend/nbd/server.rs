@@ -18,7 +18,7 @@ use super::super::disk::Disk;
 use super::connection::{self, ConnectionError, Input};
 use super::negotiate::{Export, Tls};
 use super::socket::Socket;
-use super::transmit::Session;
+use super::transmit::{Session, served_info};
 
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -181,7 +181,7 @@ impl Shared {
             .map(|e| Export {
                 name: e.name.clone(),
                 description: e.description.clone(),
-                info: e.disk.info(),
+                info: served_info(&*e.disk, &e.arena),
             })
             .collect();
         let mut input = Input::new();

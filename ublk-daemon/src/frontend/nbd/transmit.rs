@@ -16,7 +16,8 @@ use slab::Slab;
 
 use super::super::arena::{Arena, Buffer, Ticket};
 use super::super::disk::{
-    Allocation, Completion, Disk, Errno, Extent, Extents, Op, ReadBuf, Reply, Request, Token,
+    Allocation, Completion, Disk, DiskInfo, Errno, Extent, Extents, Op, ReadBuf, Reply, Request,
+    Token,
 };
 use super::negotiate::{Agreement, ReplyStyle};
 use super::reply::Batch;
@@ -89,6 +90,16 @@ unsafe impl IoBufMut for Direct {
     }
 }
 
+/// The disk as announced to clients: no request is longer than the arena has memory for, or it
+/// would wait for ever.
+pub fn served_info(disk: &dyn Disk, arena: &Arena) -> DiskInfo {
+    let mut info = disk.info();
+    let largest = u32::try_from(arena.largest()).unwrap_or(u32::MAX);
+    assert!(info.block_size <= largest, "an arena smaller than a block");
+    info.max_io = info.max_io.min(largest);
+    info
+}
+
 /// One connection in the transmission phase.
 pub struct Session {
     disk: Rc<dyn Disk>,
@@ -114,7 +125,7 @@ pub struct Session {
 
 impl Session {
     pub fn new(disk: Rc<dyn Disk>, arena: Rc<Arena>, agreement: &Agreement) -> Rc<Session> {
-        let limits = Limits::new(&disk.info(), agreement);
+        let limits = Limits::new(&served_info(&*disk, &arena), agreement);
         Rc::new(Session {
             disk,
             arena,

@@ -2,7 +2,6 @@ use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
 use super::*;
-use crate::frontend::disk::DiskInfo;
 use crate::frontend::memdisk::{GRANULE, MemDisk, Order};
 use crate::frontend::nbd::wire::{self, Fields, PutBe, chunk, flag};
 use proptest::prelude::*;
@@ -416,6 +415,17 @@ fn oversized_requests_are_refused_and_their_payload_skipped() {
         let flood = c.encode(cmd::WRITE, 0, 0, (64 << 20) + 1, &[]);
         assert_eq!(c.feed(&flood), Err(TransmitError::Payload((64 << 20) + 1)));
     }
+}
+
+#[test]
+fn what_never_fits_the_memory_is_refused_at_once() {
+    let disk = MemDisk::new(SIZE, Order::Immediate);
+    let arena = Arena::new(128 << 10, 10).unwrap();
+    let mut c = Client::with_arena(ReplyStyle::Simple, disk, ALL_FLAGS, arena);
+    assert_eq!(c.error(cmd::READ, 0, 0, 128 << 10), 0);
+    let inval = NbdError::Inval as u32;
+    assert_eq!(c.error(cmd::READ, 0, 0, (128 << 10) + 1), inval);
+    assert_eq!(c.error(cmd::WRITE, 0, 0, (128 << 10) + 1), inval);
 }
 
 #[test]
