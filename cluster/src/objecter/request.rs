@@ -242,7 +242,7 @@ pub struct OpReply<'a> {
 }
 
 impl OpReply<'_> {
-    pub(super) fn failed(error: OpError) -> OpReply<'static> {
+    pub(crate) fn failed(error: OpError) -> OpReply<'static> {
         OpReply {
             result: Err(error),
             version: 0,

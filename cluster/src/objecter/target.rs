@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::rc::Rc;
 
 use smallvec::SmallVec;
 
@@ -141,7 +141,7 @@ pub(super) enum Recalc {
 /// The current map, and the pgs of it that have been mapped. CRUSH costs microseconds; an image's
 /// requests go to a bounded number of pgs over and over.
 pub(super) struct Mapper<M> {
-    pub(super) map: Option<Arc<M>>,
+    pub(super) map: Option<Rc<M>>,
     cache: Vec<CachedPg>,
     honor_full: bool,
     /// State of a xorshift generator that balances reads.

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use crate::codec::{EntityAddr, EntityAddrVec, Now};
 use crate::objecter::msg::{
@@ -310,7 +309,7 @@ impl Rig {
 
     /// Hands the map to the objecter.
     pub(super) fn publish(&mut self) {
-        let map = Arc::new(self.map.clone());
+        let map = Rc::new(self.map.clone());
         self.obj.handle_map(map, self.now, &mut self.sink);
         self.pump();
     }
