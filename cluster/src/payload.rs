@@ -9,17 +9,23 @@ use std::rc::Rc;
 
 /// Memory that a [`Payload`] points into. A pool hands out `Rc<Slot>`s it keeps a clone of, and
 /// takes a slot back into use when its own clone is the last one.
-pub trait Memory {
+///
+/// # Safety
+/// For as long as any [`Payload`] of it lives, `bytes` must return the same place and length, and
+/// the bytes must not change: the kernel may be reading them.
+pub unsafe trait Memory {
     fn bytes(&self) -> &[u8];
 }
 
-impl Memory for Vec<u8> {
+// SAFETY: a vector behind an `Rc` of which other clones exist is not mutably reachable.
+unsafe impl Memory for Vec<u8> {
     fn bytes(&self) -> &[u8] {
         self
     }
 }
 
-impl Memory for &'static [u8] {
+// SAFETY: it is static and shared.
+unsafe impl Memory for &'static [u8] {
     fn bytes(&self) -> &[u8] {
         self
     }

@@ -70,7 +70,9 @@ impl Slot {
     }
 }
 
-impl Memory for Slot {
+// SAFETY: the mapping stays where it is, and no `Buffer` that could change the piece exists while a
+// payload of it does (the invariant of `Slot`).
+unsafe impl Memory for Slot {
     fn bytes(&self) -> &[u8] {
         // SAFETY: the piece lies inside the mapping, which is readable and zeroed by the kernel.
         // `bytes` is only reached through a `Payload` or `Frozen`, and while one of those lives
