@@ -5,9 +5,12 @@
 //! send, connections to open, completions). They own no socket, read no clock and spawn nothing,
 //! so the simulator and the fuzzers drive the very code that production drives.
 
+pub mod client;
 pub mod codec;
 pub mod payload;
+pub mod rados;
 pub mod rbd;
+pub mod transport;
 
 pub mod auth;
 pub mod conf;

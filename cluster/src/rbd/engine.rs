@@ -129,6 +129,9 @@ pub struct Geometry {
 /// Objects that one status request looks at; the client asks again for the rest.
 const STATUS_OBJECTS: u64 = 64;
 
+/// Tokens of operations leave their top byte to whoever shares a token space between engines.
+const GENERATIONS: u32 = 0xff_ffff;
+
 struct Live<B> {
     token: u64,
     offset: u64,
@@ -402,7 +405,7 @@ impl<B: ReadBuffer> Engine<B> {
     /// Takes the result of an operation. Results of operations given up by [`Engine::fail_all`]
     /// are ignored.
     pub fn op_done(&mut self, token: u64, outcome: Outcome<'_>) {
-        if (token >> 32) as u32 != self.generation {
+        if token >> 32 != u64::from(self.generation) {
             return;
         }
         let part = self.parts.remove((token & u64::from(u32::MAX)) as usize);
@@ -484,7 +487,7 @@ impl<B: ReadBuffer> Engine<B> {
     /// Gives up on everything in flight: each request completes with `errno`, and what comes back
     /// for its operations later is ignored.
     pub fn fail_all(&mut self, errno: i32) {
-        self.generation = self.generation.wrapping_add(1);
+        self.generation = (self.generation + 1) & GENERATIONS;
         self.ops.clear();
         self.parts.clear();
         self.flushes.clear();

@@ -3,6 +3,7 @@
 pub mod cls;
 pub mod engine;
 mod features;
+pub mod image;
 mod layout;
 
 pub use features::Features;

@@ -1,0 +1,215 @@
+//! A client's sockets on an iothread's ring: the data path.
+//!
+//! What a turn of the loop has queued leaves at its end, one send per connection; what a receive
+//! has brought is handled in place, in the ring's own buffers.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use iothread::{JoinHandle, Refill, Signal, StableBatch, Stream, TurnHook};
+
+use crate::client::{Action, Client, ConnId};
+use crate::codec::Now;
+use crate::msgr::OutBatch;
+use crate::rados::Rados;
+
+/// A client that runs on the current iothread, until this is dropped.
+pub struct Driver {
+    rados: Rados,
+    _hook: TurnHook,
+    timer: JoinHandle<()>,
+    sockets: Rc<Sockets>,
+}
+
+impl Driver {
+    /// Starts a client on the current runtime.
+    pub fn start(client: Client) -> Driver {
+        let rados = Rados::new(client, now, || {});
+        rados.with(|client, now, _| client.start(now));
+        let sockets = Rc::new(Sockets::default());
+        let alarm = Rc::new(Alarm::default());
+        let timer = iothread::spawn(keep_time(rados.clone(), Rc::clone(&alarm)));
+        let hook = iothread::on_turn_end({
+            let (rados, sockets) = (rados.clone(), Rc::clone(&sockets));
+            move || {
+                pump(&rados, &sockets);
+                alarm.set(rados.with(|client, _, _| client.next_deadline()));
+            }
+        });
+        Driver {
+            rados,
+            _hook: hook,
+            timer,
+            sockets,
+        }
+    }
+
+    pub fn rados(&self) -> &Rados {
+        &self.rados
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.timer.abort();
+        for socket in self.sockets.0.borrow_mut().drain() {
+            socket.1.task.abort();
+        }
+    }
+}
+
+fn now() -> Now {
+    let now = iothread::now();
+    Now {
+        mono: now.mono,
+        wall: now.wall,
+    }
+}
+
+#[derive(Default)]
+struct Sockets(RefCell<HashMap<ConnId, Socket>>);
+
+struct Socket {
+    task: JoinHandle<()>,
+    /// There is something to send.
+    output: Rc<Signal>,
+}
+
+/// Carries out what a turn has queued.
+fn pump(rados: &Rados, sockets: &Rc<Sockets>) {
+    rados.flush();
+    while let Some(action) = rados.with(|client, _, _| client.poll_action()) {
+        match action {
+            Action::Connect { conn, addr } => {
+                let output = Rc::new(Signal::default());
+                let serve = serve(rados.clone(), conn, addr, Rc::clone(&output));
+                let task = iothread::spawn(serve);
+                sockets.0.borrow_mut().insert(conn, Socket { task, output });
+            }
+            Action::Close { conn } => {
+                if let Some(socket) = sockets.0.borrow_mut().remove(&conn) {
+                    socket.task.abort();
+                }
+            }
+        }
+    }
+    while let Some(conn) = rados.with(|client, _, _| client.poll_dirty()) {
+        if let Some(socket) = sockets.0.borrow().get(&conn) {
+            socket.output.raise();
+        }
+    }
+}
+
+/// The moment of the next deadline, and whether it has moved forward.
+#[derive(Default)]
+struct Alarm {
+    at: std::cell::Cell<u64>,
+    moved: Signal,
+}
+
+impl Alarm {
+    fn set(&self, at: Option<u64>) {
+        let at = at.unwrap_or(u64::MAX);
+        // A later deadline needs no wake-up now: the timer finds it when it fires.
+        if at < self.at.replace(at) {
+            self.moved.raise();
+        }
+    }
+}
+
+async fn keep_time(rados: Rados, alarm: Rc<Alarm>) {
+    loop {
+        let at = alarm.at.get();
+        if at == u64::MAX || at == 0 {
+            alarm.moved.wait().await;
+            continue;
+        }
+        if now().mono >= at {
+            rados.with(|client, now, sink| client.tick(now, sink));
+            // The hook sets the next one at the end of this turn.
+            alarm.at.set(u64::MAX);
+            continue;
+        }
+        let sleep = async {
+            iothread::sleep_until(at).await;
+        };
+        race(sleep, alarm.moved.wait()).await;
+    }
+}
+
+/// Runs two futures until the first of them is ready.
+async fn race<T>(a: impl Future<Output = T>, b: impl Future<Output = T>) -> T {
+    let (mut a, mut b) = (pin!(a), pin!(b));
+    poll_fn(|cx| match a.as_mut().poll(cx) {
+        Poll::Pending => b.as_mut().poll(cx),
+        ready => ready,
+    })
+    .await
+}
+
+/// One connection, from dialling to its end.
+async fn serve(rados: Rados, conn: ConnId, addr: SocketAddr, output: Rc<Signal>) {
+    let why = match exchange(&rados, conn, addr, &output).await {
+        Ok(()) => "the peer closed the connection".to_owned(),
+        Err(e) => e.to_string(),
+    };
+    rados.with(|client, now, sink| client.closed(conn, &why, now, sink));
+}
+
+async fn exchange(
+    rados: &Rados,
+    conn: ConnId,
+    addr: SocketAddr,
+    output: &Signal,
+) -> std::io::Result<()> {
+    let stream = Stream::connect(addr).await?;
+    stream.set_nodelay(true)?;
+    rados.with(|client, now, _| client.connected(conn, now));
+    let mut incoming = stream.recv_stream();
+    let receive = async {
+        while let Some(piece) = incoming.next().await? {
+            let mut piece = Some(piece);
+            while let Some(bytes) = piece.take() {
+                rados.with(|client, now, sink| client.received(conn, &bytes, now, sink));
+                piece = match incoming.try_next() {
+                    Some(next) => match next? {
+                        Some(next) => Some(next),
+                        None => return Ok(()),
+                    },
+                    None => None,
+                };
+            }
+        }
+        Ok(())
+    };
+    let send = iothread::pump(&stream, output, Outgoing::default(), |batch| {
+        batch.0.clear();
+        rados.with(|client, _, _| client.take_output(conn, &mut batch.0));
+        if batch.0.is_empty() {
+            Refill::Idle
+        } else {
+            Refill::Send
+        }
+    });
+    race(receive, send).await
+}
+
+#[derive(Default)]
+struct Outgoing(OutBatch);
+
+// SAFETY: a batch's own bytes are on the heap and untouched while it is not borrowed, and the
+// memory of its payloads keeps to `payload::Memory`'s contract: same place, same bytes, for as
+// long as the payload lives.
+unsafe impl StableBatch for Outgoing {
+    fn iovecs(&self, out: &mut Vec<libc::iovec>) {
+        out.extend(self.0.slices().map(|s| libc::iovec {
+            iov_base: s.as_ptr().cast_mut().cast(),
+            iov_len: s.len(),
+        }));
+    }
+}
