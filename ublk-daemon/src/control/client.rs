@@ -21,7 +21,13 @@ pub fn ask(run_dir: &RunDir, request: &Request) -> Result<Option<Answer>> {
     let Some(stream) = connect(run_dir)? else {
         return Ok(None);
     };
-    exchange(stream, request).map(Some)
+    match exchange(stream, request)? {
+        Some(answer) => Ok(Some(answer)),
+        None => bail!(
+            "the daemon ended before it answered: see {}",
+            run_dir.log_file().display()
+        ),
+    }
 }
 
 fn connect(run_dir: &RunDir) -> Result<Option<UnixStream>> {
@@ -35,21 +41,23 @@ fn connect(run_dir: &RunDir) -> Result<Option<UnixStream>> {
     }
 }
 
-fn exchange(mut stream: UnixStream, request: &Request) -> Result<Answer> {
+/// `Ok(None)` when the daemon went away without an answer.
+fn exchange(mut stream: UnixStream, request: &Request) -> Result<Option<Answer>> {
     let mut line = serde_json::to_vec(request)?;
     line.push(b'\n');
-    stream.write_all(&line).context("cannot ask the daemon")?;
     let mut answer = String::new();
-    BufReader::new(stream)
-        .take(MAX_LINE)
-        .read_line(&mut answer)
-        .context("no answer")?;
-    if answer.is_empty() {
-        bail!("the daemon ended before it answered: see its log");
+    let sent = stream.write_all(&line);
+    match sent.and_then(|()| BufReader::new(stream).take(MAX_LINE).read_line(&mut answer)) {
+        Ok(0) => return Ok(None),
+        Ok(_) => {}
+        Err(e) if matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
+            return Ok(None);
+        }
+        Err(e) => return Err(e).context("cannot talk to the daemon"),
     }
     match serde_json::from_str(&answer).context("the daemon's answer makes no sense")? {
         Answer::Error { message } => Err(anyhow!(message)),
-        answer => Ok(answer),
+        answer => Ok(Some(answer)),
     }
 }
 
@@ -59,21 +67,23 @@ pub fn ask_or_start(run_dir: &RunDir, verbose: u8, request: &Request) -> Result<
     let deadline = Instant::now() + START_TIMEOUT;
     let mut child = None;
     loop {
-        if let Some(stream) = connect(run_dir)? {
-            return exchange(stream, request);
+        // A daemon that was just about to exit for want of images may hang up: then the next turn
+        // starts another.
+        if let Some(stream) = connect(run_dir)?
+            && let Some(answer) = exchange(stream, request)?
+        {
+            return Ok(answer);
         }
         match &mut child {
             None => child = Some(start(run_dir, verbose)?),
-            Some(running) => {
-                // Another `map` may have started one first; then ours ends at its lock, and the
+            Some(running) => match running.try_wait()? {
+                None => {}
+                Some(status) if status.success() => child = None,
+                // Another `map` may have started one first; then ours ended at its lock, and the
                 // next turn connects to the other.
-                if let Some(status) = running.try_wait()?
-                    && !status.success()
-                    && connect(run_dir)?.is_none()
-                {
-                    bail!("the daemon does not start: {}", last_log_line(run_dir));
-                }
-            }
+                Some(_) if connect(run_dir)?.is_some() => {}
+                Some(_) => bail!("the daemon does not start: {}", last_log_line(run_dir)),
+            },
         }
         if Instant::now() >= deadline {
             bail!("the daemon does not answer: {}", last_log_line(run_dir));
