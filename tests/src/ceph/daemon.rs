@@ -49,7 +49,7 @@ impl fmt::Display for DaemonId {
             DaemonId::Mgr => "mgr",
             DaemonId::Osd(_) => "osd",
         };
-        write!(f, "{kind}.{}", self.short())
+        f.pad(&format!("{kind}.{}", self.short()))
     }
 }
 
@@ -187,7 +187,7 @@ mod tests {
         ] {
             assert_eq!(id.to_string().parse(), Ok(id));
         }
-        assert_eq!(DaemonId::Mon(2).to_string(), "mon.c");
+        assert_eq!(format!("{:<6}|", DaemonId::Mon(2)), "mon.c |");
         for bad in ["", "osd", "osd.", "osd.x", "mon.1", "mon.ab", "mds.a"] {
             assert!(bad.parse::<DaemonId>().is_err(), "{bad}");
         }

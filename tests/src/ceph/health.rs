@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use super::conf::socket_path;
@@ -34,26 +34,28 @@ impl Cluster {
     }
 
     pub(super) fn wait_quorum_until(&self, count: usize, end: Instant) -> Result<()> {
-        let mut last = anyhow!("no monitor was asked");
+        let mut seen = Vec::new();
         let quorum = wait_for(&format!("a quorum of {count}"), left(end), || {
-            // Only the members of the quorum know its size; any of them will do.
+            seen.clear();
+            let mut members = 0;
             for mon in 0..self.mons() {
-                match self.ask_daemon(DaemonId::Mon(mon), "mon_status") {
+                let id = DaemonId::Mon(mon);
+                match self.ask_daemon(id, "mon_status") {
                     Ok(status) => {
-                        if status["quorum"]
-                            .as_array()
-                            .is_some_and(|q| q.len() == count)
-                        {
-                            return Ok(true);
-                        }
-                        last = anyhow!("mon {mon} is {}: {}", status["state"], status["quorum"]);
+                        members +=
+                            usize::from(status["quorum"].as_array().map(Vec::len) == Some(count));
+                        seen.push(format!(
+                            "{id} is {}, quorum {}",
+                            status["state"], status["quorum"]
+                        ));
                     }
-                    Err(error) => last = error,
+                    Err(error) => seen.push(format!("{error:#}")),
                 }
             }
-            Ok(false)
+            // One monitor may still believe in a quorum that has just fallen apart.
+            Ok(members >= count)
         });
-        quorum.with_context(|| format!("{last:#}"))
+        quorum.with_context(|| seen.join("; "))
     }
 
     /// The OSDs that can answer.

@@ -24,14 +24,13 @@ use crate::tools::{self, FileLock, find_program};
 const PACKAGES: [&str; 4] = ["ceph-mon", "ceph-osd", "ceph-mgr", "ceph-common"];
 
 /// Programs that tests drive and compare with; each of them with its Debian package.
-const TOOLS: [(&str, &str); 7] = [
+const TOOLS: [(&str, &str); 6] = [
     ("fio", "fio"),
     ("qemu-img", "qemu-utils"),
     ("qemu-io", "qemu-utils"),
     ("nbdinfo", "libnbd-bin"),
     ("nbdkit", "nbdkit"),
     ("mkfs.ext4", "e2fsprogs"),
-    ("socat", "socat"),
 ];
 
 /// A version of Ceph that is there.
