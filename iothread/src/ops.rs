@@ -80,12 +80,24 @@ struct CallsOf<T>(std::marker::PhantomData<T>);
 
 impl<T: OpData> CallsOf<T> {
     const CALLS: Calls = Calls {
-        // SAFETY (of both): called with a block that holds a live T, by its only owner.
-        discard: |p, cqe| unsafe { p.cast::<T>().as_mut().discard(cqe) },
-        // SAFETY: as above.
-        drop: |p| unsafe { p.cast::<T>().drop_in_place() },
+        discard: discard::<T>,
+        drop: drop_data::<T>,
         layout: Layout::new::<T>(),
     };
+}
+
+/// # Safety
+/// `p` holds a live T, and the caller is its only owner.
+unsafe fn discard<T: OpData>(p: NonNull<u8>, cqe: Cqe) {
+    // SAFETY: promised by the caller.
+    unsafe { p.cast::<T>().as_mut() }.discard(cqe);
+}
+
+/// # Safety
+/// As for `discard`; the T is gone afterwards.
+unsafe fn drop_data<T: OpData>(p: NonNull<u8>) {
+    // SAFETY: promised by the caller.
+    unsafe { p.cast::<T>().drop_in_place() };
 }
 
 enum Life {

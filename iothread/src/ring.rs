@@ -142,10 +142,12 @@ impl Ring {
         Ok((Ring { kind }, features))
     }
 
-    /// Puts an entry into the submission queue; gives it back when the queue is full.
+    /// Puts an entry into the submission queue; gives it back when the queue is full. By value,
+    /// since boxing it would allocate where nothing may.
     ///
     /// # Safety
     /// What the entry points to must stay valid until its last completion was taken.
+    #[allow(clippy::result_large_err)]
     pub(crate) unsafe fn push(&mut self, sqe: Sqe) -> Result<(), Sqe> {
         match (&mut self.kind, sqe) {
             // SAFETY: the caller's promise is the one `push` asks for.

@@ -14,6 +14,7 @@ fn small() -> Config {
         cq_entries: 256,
         recv_buf_size: 4096,
         recv_bufs: 16,
+        send_coalesce: Duration::from_micros(500),
         ..Config::default()
     }
 }
