@@ -23,6 +23,7 @@ pub mod results;
 mod incoming;
 mod map_change;
 mod op;
+mod osd_map;
 mod placement;
 mod poll;
 mod request;
@@ -42,7 +43,7 @@ use std::time::Duration;
 use slab::Slab;
 
 pub use op::ObjectOp;
-pub use placement::{Mapped, NO_OSD, OsdSet, Placement, PoolShape, PoolView};
+pub use placement::{Mapped, Placement, PoolShape, PoolView};
 pub use request::{
     Access, Action, Completions, Incoming, MessageError, OpError, OpId, OpReply, OpResult,
     OpResults, OutHeader, Outgoing, Request, SessionId, SnapContext, SubmitError, WatchEvent,

@@ -24,6 +24,14 @@ impl ObjectOp {
         ObjectOp::default()
     }
 
+    #[cfg(test)]
+    pub(super) fn from_parts(ops: &[OsdOp], data: Payload) -> ObjectOp {
+        ObjectOp {
+            ops: SmallVec::from_slice(ops),
+            data: SmallVec::from_iter([data]),
+        }
+    }
+
     pub fn ops(&self) -> &[OsdOp] {
         &self.ops
     }

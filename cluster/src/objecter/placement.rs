@@ -1,13 +1,7 @@
-use smallvec::SmallVec;
-
 use super::msg::{NO_SHARD, OsdMapFlags, PgId};
 use crate::codec::EntityAddrVec;
-
-/// The OSDs of a pg, primary first in replicated pools. Sets of up to eight need no allocation.
-pub type OsdSet = SmallVec<[i32; 8]>;
-
-/// A hole in the set of an erasure-coded pg (`CRUSH_ITEM_NONE`).
-pub const NO_OSD: i32 = 0x7fff_ffff;
+use crate::osdmap::OsdSet;
+use crate::osdmap::objhash::{mask_of, stable_mod};
 
 /// What of a pool decides over the fate of requests (`pg_pool_t`, `src/osd/osd_types.h`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,8 +49,8 @@ pub struct Mapped {
 impl Mapped {
     pub(super) fn nowhere() -> Mapped {
         Mapped {
-            up: SmallVec::new(),
-            acting: SmallVec::new(),
+            up: OsdSet::new(),
+            acting: OsdSet::new(),
             up_primary: -1,
             acting_primary: -1,
             shard: NO_SHARD,
@@ -99,22 +93,9 @@ pub trait Placement {
     }
 }
 
-/// `calc_bits_of(pg_num - 1)` ones: the mask of [`stable_mod`].
-pub(super) fn pg_num_mask(pg_num: u32) -> u32 {
-    match pg_num {
-        0 | 1 => 0,
-        n => u32::MAX >> (n - 1).leading_zeros(),
-    }
-}
-
-/// `ceph_stable_mod` (`src/include/rados.h`): folds a hash to `b` buckets so that most of them
-/// stay where they are when `b` grows.
-pub(super) fn stable_mod(x: u32, b: u32, mask: u32) -> u32 {
-    if x & mask < b {
-        x & mask
-    } else {
-        x & (mask >> 1)
-    }
+/// The pg that an object's hash falls to in a pool of `pg_num` pgs.
+pub(super) fn fold(hash: u32, pg_num: u32) -> u32 {
+    stable_mod(hash, pg_num, mask_of(pg_num))
 }
 
 /// Whether pg `seed` has children when a pool grows (`pg_t::is_split`).
@@ -148,19 +129,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    #[test]
-    fn masks_cover_the_pgs() {
-        let masks: Vec<u32> = [0, 1, 2, 3, 4, 5, 8, 12, 256].map(pg_num_mask).to_vec();
-        assert_eq!(masks, [0, 0, 1, 3, 3, 7, 7, 15, 255]);
-    }
-
     proptest! {
         #[test]
         fn a_pg_splits_exactly_when_objects_leave_it(old in 1u32..200, grow in 0u32..300, seed in 0u32..200) {
             let new = old + grow;
             prop_assume!(seed < old);
             // Every seed of the grown pool that folded to this one before.
-            let children = (old..new).filter(|&x| stable_mod(x, old, pg_num_mask(old)) == seed);
+            let children = (old..new).filter(|&x| fold(x, old) == seed);
             prop_assert_eq!(is_split(seed, old, new), children.count() > 0);
             prop_assert_eq!(is_merge_target(seed, new, old), is_split(seed, old, new));
         }

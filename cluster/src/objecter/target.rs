@@ -4,9 +4,9 @@ use smallvec::SmallVec;
 
 use super::msg::{HObjectRef, Locator, OsdFlags, OsdMapFlags, PgId, SpgId};
 use super::placement::{
-    Mapped, NO_OSD, Placement, PoolShape, is_merge_source, is_merge_target, is_split, pg_num_mask,
-    stable_mod,
+    Mapped, Placement, PoolShape, fold, is_merge_source, is_merge_target, is_split,
 };
+use crate::osdmap::ITEM_NONE;
 
 /// Names of image data objects are some 45 bytes long; none up to this length allocates.
 const INLINE_NAME: usize = 96;
@@ -239,10 +239,10 @@ impl<M: Placement> Mapper<M> {
         };
         let actual = PgId {
             pool: pool_id,
-            seed: stable_mod(hash, pool.pg_num, pg_num_mask(pool.pg_num)),
+            seed: fold(hash, pool.pg_num),
         };
         let map_flags = map.flags() & (OsdMapFlags::SORTBITWISE | OsdMapFlags::RECOVERY_DELETES);
-        let previous = stable_mod(hash, t.pg_num, pg_num_mask(t.pg_num));
+        let previous = fold(hash, t.pg_num);
         let paused = should_pause(map, t, self.honor_full, base.full);
         let unpaused = t.paused && !paused;
         t.paused = paused;
@@ -353,7 +353,7 @@ fn choose_replica<M: Placement>(
     flags: OsdFlags,
     random: &mut u64,
 ) -> i32 {
-    let there = |osd: &&i32| **osd >= 0 && **osd != NO_OSD;
+    let there = |osd: &&i32| **osd >= 0 && **osd != ITEM_NONE;
     if flags.has(OsdFlags::BALANCE_READS) {
         let n = mapped.acting.iter().filter(there).count();
         if n == 0 {

@@ -72,7 +72,7 @@ fn words(block: &[u8; 12]) -> [u32; 3] {
 /// `ceph_stable_mod`: `x` modulo `n`, chosen so that growing `n` only splits. `mask` is the
 /// smallest 2^k - 1 that is no less than `n - 1`.
 #[inline]
-pub(super) fn stable_mod(x: u32, n: u32, mask: u32) -> u32 {
+pub(crate) fn stable_mod(x: u32, n: u32, mask: u32) -> u32 {
     if x & mask < n {
         x & mask
     } else {
@@ -81,7 +81,7 @@ pub(super) fn stable_mod(x: u32, n: u32, mask: u32) -> u32 {
 }
 
 /// The mask for [`stable_mod`] (`pg_pool_t::calc_pg_masks`).
-pub(super) fn mask_of(n: u32) -> u32 {
+pub(crate) fn mask_of(n: u32) -> u32 {
     match n.saturating_sub(1) {
         0 => 0,
         top => u32::MAX >> top.leading_zeros(),

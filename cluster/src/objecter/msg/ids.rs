@@ -1,40 +1,11 @@
 use std::fmt;
 
 use crate::codec::{EntityName, Put, Reader, Result};
+/// `pg_t`. In a raw pg the seed is the object's whole hash.
+pub use crate::osdmap::Pg as PgId;
 
 /// The shard of a pg of a replicated pool (`shard_id_t::NO_SHARD`).
 pub const NO_SHARD: i8 = -1;
-
-/// `pg_t`: a pool and a placement seed. In a raw pg the seed is the object's whole hash.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct PgId {
-    pub pool: i64,
-    pub seed: u32,
-}
-
-impl PgId {
-    pub fn decode(r: &mut Reader<'_>) -> Result<PgId> {
-        // A version byte no reader looks at, and the preferred OSD of a layout long gone.
-        r.skip(1)?;
-        let pool = r.i64()?;
-        let seed = r.u32()?;
-        r.skip(4)?;
-        Ok(PgId { pool, seed })
-    }
-
-    pub fn encode(&self, out: &mut Vec<u8>) {
-        out.put_u8(1);
-        out.put_i64(self.pool);
-        out.put_u32(self.seed);
-        out.put_i32(-1);
-    }
-}
-
-impl fmt::Display for PgId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{:x}", self.pool, self.seed)
-    }
-}
 
 /// `spg_t`: a pg and, in an erasure-coded pool, the shard of it that an OSD serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
