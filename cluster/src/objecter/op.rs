@@ -123,6 +123,23 @@ impl ObjectOp {
         self.extent(OpCode::SPARSE_READ, offset, length, [])
     }
 
+    /// Which parts of a range are stored; the answer is a map of offsets to lengths. Pools that are
+    /// erasure-coded refuse it.
+    pub fn map_extents(self, offset: u64, length: u64) -> ObjectOp {
+        self.extent(OpCode::MAPEXT, offset, length, [])
+    }
+
+    /// Writes pieces that follow one another.
+    pub fn write_pieces(
+        self,
+        offset: u64,
+        pieces: impl IntoIterator<Item = Payload, IntoIter: Clone>,
+    ) -> ObjectOp {
+        let pieces = pieces.into_iter();
+        let length = pieces.clone().map(|p| p.len() as u64).sum();
+        self.extent(OpCode::WRITE, offset, length, pieces)
+    }
+
     pub fn write(self, offset: u64, data: Payload) -> ObjectOp {
         let len = data.len() as u64;
         self.extent(OpCode::WRITE, offset, len, [data])

@@ -227,7 +227,12 @@ impl<M: Placement> Mapper<M> {
             Some(seed) => Some(seed),
             None => map.object_hash(pool_id, &o.namespace, &o.key, &o.name),
         };
-        let (Some(pool), Some(hash)) = (map.pool(pool_id), hash) else {
+        let pool = if pool_id == t.object.pool {
+            Some(base)
+        } else {
+            map.pool(pool_id)
+        };
+        let (Some(pool), Some(hash)) = (pool, hash) else {
             t.osd = -1;
             return Recalc::PoolDne;
         };
