@@ -18,3 +18,11 @@ pub mod mon;
 pub mod msgr;
 pub mod objecter;
 pub mod osdmap;
+
+/// Fills `seed` with random bytes of the system.
+pub fn random_seed(seed: &mut [u8]) -> Result<(), rados::RadosError> {
+    use ring::rand::SecureRandom;
+    ring::rand::SystemRandom::new()
+        .fill(seed)
+        .map_err(|_| rados::RadosError::Connect("the system has no random numbers".to_owned()))
+}

@@ -86,6 +86,9 @@ impl From<OpError> for RadosError {
 /// Hears of the operations it submitted. Called while the client is busy: it may note results and
 /// finish requests, but submit only later.
 pub trait OpSink {
+    /// Submit what has gathered: called once per turn of the driver's loop, before output leaves.
+    fn pump(&self);
+
     /// `token` is the one given at submission, less its top byte.
     fn op_done(&self, token: u64, reply: OpReply<'_>);
 
@@ -175,6 +178,13 @@ impl Rados {
 
     /// Carries out what has gathered. The driver calls it before it looks at actions and output.
     pub(crate) fn flush(&self) {
+        let mut at = 0;
+        while let Some(sink) = self.sink(at) {
+            if let Some(sink) = sink {
+                sink.pump();
+            }
+            at += 1;
+        }
         self.drain_backlog();
         self.with(|client, now, sink| client.flush(now, sink));
         loop {
@@ -226,6 +236,11 @@ impl Rados {
     }
 
     // ---- requests of sinks ----
+
+    /// The sink with this number, if there ever was one.
+    fn sink(&self, at: usize) -> Option<Option<Rc<dyn OpSink>>> {
+        self.0.sinks.borrow().get(at).cloned()
+    }
 
     /// Registers who hears of operations submitted under the id that this returns.
     pub fn register(&self, sink: Rc<dyn OpSink>) -> SinkId {
@@ -435,6 +450,24 @@ impl Rados {
             Ok(_) => {}
             Err(SubmitError::Blocklisted) => return Err(RadosError::Blocklisted),
             Err(_) => return Err(RadosError::Errno(22)),
+        }
+        (self.0.kick)();
+        reply.op().await
+    }
+
+    /// Answers a notification that a watch delivered.
+    pub async fn notify_ack(
+        &self,
+        target: Target,
+        notify_id: u64,
+        cookie: u64,
+        payload: &[u8],
+    ) -> Result<(), RadosError> {
+        let (token, reply) = self.begin();
+        let request = Request::notify_ack(target, notify_id, cookie, payload, token);
+        let id = self.enqueue(request);
+        if let Some(p) = self.0.pending.borrow_mut().get_mut(reply.key) {
+            p.op = id;
         }
         (self.0.kick)();
         reply.op().await

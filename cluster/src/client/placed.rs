@@ -16,7 +16,10 @@ pub(super) struct Placed {
 
 impl Placed {
     pub(super) fn new(map: Arc<OsdMap>) -> Placed {
-        Placed { map, cache: RefCell::default() }
+        Placed {
+            map,
+            cache: RefCell::default(),
+        }
     }
 }
 

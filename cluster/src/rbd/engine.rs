@@ -114,6 +114,17 @@ pub enum Outcome<'a> {
     Extents(&'a [(u64, u64)]),
 }
 
+/// The outcome that an operation's success needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expected {
+    /// [`Outcome::Data`]
+    Data,
+    /// [`Outcome::Extents`]
+    Extents,
+    /// [`Outcome::Result`]
+    Nothing,
+}
+
 /// What the engine must know of the image.
 #[derive(Debug, Clone)]
 pub struct Geometry {
@@ -400,6 +411,19 @@ impl<B: ReadBuffer> Engine<B> {
 
     pub fn poll_done(&mut self) -> Option<Done<B>> {
         self.done.pop_front()
+    }
+
+    /// What a successful operation has to bring; `None` for one that was given up.
+    pub fn expects(&self, token: u64) -> Option<Expected> {
+        if token >> 32 != u64::from(self.generation) {
+            return None;
+        }
+        let part = self.parts.get((token & u64::from(u32::MAX)) as usize)?;
+        Some(match part.verb {
+            Verb::Read => Expected::Data,
+            Verb::Map => Expected::Extents,
+            Verb::Write | Verb::Clear => Expected::Nothing,
+        })
     }
 
     /// Takes the result of an operation. Results of operations given up by [`Engine::fail_all`]

@@ -7,7 +7,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use ring::rand::SecureRandom;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
@@ -24,9 +23,7 @@ use crate::rados::{Rados, RadosError};
 pub async fn connect(conf: &Conf) -> Result<Rados, RadosError> {
     let config = ClientConfig::from_conf(conf).map_err(|e| RadosError::Config(Arc::new(e)))?;
     let mut seed = [0; 32];
-    ring::rand::SystemRandom::new()
-        .fill(&mut seed)
-        .map_err(|_| RadosError::Connect("the system has no random numbers".to_owned()))?;
+    crate::random_seed(&mut seed)?;
     let client =
         Client::new(config, Arc::default(), &seed).map_err(|e| RadosError::Auth(Arc::new(e)))?;
     let rados = start(client);
