@@ -47,6 +47,9 @@ pub struct ClusterArgs {
     /// Monitor addresses, overriding the configuration file
     #[arg(short = 'm', long, global = true, value_name = "ADDRS")]
     pub mon_host: Option<String>,
+    /// Seconds that finding the cluster may take; 0 is for ever. Overrides client_mount_timeout
+    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 30)]
+    pub connect_timeout: u64,
     /// Cluster name, which picks the configuration file [default: ceph]
     #[arg(long, global = true, value_name = "NAME")]
     pub cluster: Option<String>,

@@ -2,49 +2,39 @@
 
 pub mod cli;
 pub mod control;
+pub mod daemon;
+pub mod disk;
 pub mod frontend;
 pub mod image_cmd;
+pub mod image_disk;
 pub mod log;
+pub mod map_cmd;
 pub mod output;
 pub mod run_dir;
 pub mod spec;
 pub mod time;
 
 use anyhow::Result;
-use cluster::conf::{Conf, Environment, Options};
 
-use cli::{Cli, ClusterArgs, Command};
+use cli::{Cli, Command};
+use control::ClusterSpec;
+use run_dir::RunDir;
 
 /// Carries out a command line.
 pub fn run(cli: Cli) -> Result<()> {
-    log::init(
-        cli.output.verbose,
-        matches!(cli.command, Command::Daemon(_)),
-    );
+    let verbose = cli.output.verbose;
+    log::init(verbose, matches!(cli.command, Command::Daemon(_)));
     let format = cli.output.format;
+    let cluster = ClusterSpec::of(&cli.cluster)?;
+    let run_dir = || RunDir::new(cli.run_dir.as_deref());
     match cli.command {
-        Command::Image(command) => image_cmd::run(&conf(&cli.cluster)?, command, format),
-        _ => unreachable!(),
+        Command::Image(command) => {
+            image_cmd::run(&disk::load_conf(&cluster, Vec::new())?, command, format)
+        }
+        Command::Map(args) => map_cmd::map(&run_dir()?, cluster, args, verbose, format),
+        Command::Unmap(args) => map_cmd::unmap(&run_dir()?, &args),
+        Command::List => map_cmd::list(&run_dir()?, format),
+        Command::Daemon(args) => daemon::run(run_dir()?, args.exit_when_idle),
+        Command::Bench(_) => anyhow::bail!("not yet"),
     }
-}
-
-/// The configuration of the cluster that the command line names.
-pub fn conf(args: &ClusterArgs) -> Result<Conf> {
-    let path = |p: &std::path::PathBuf| p.to_string_lossy().into_owned();
-    let mut settings = Vec::new();
-    if let Some(keyring) = &args.keyring {
-        settings.push(("keyring".to_owned(), path(keyring)));
-    }
-    if let Some(hosts) = &args.mon_host {
-        settings.push(("mon_host".to_owned(), hosts.clone()));
-    }
-    let options = Options {
-        conf: args.conf.as_ref().map(path),
-        cluster: args.cluster.clone(),
-        name: args.name.clone(),
-        id: args.id.clone(),
-        settings,
-        env: Environment::of_process(),
-    };
-    Ok(Conf::load(&options)?)
 }

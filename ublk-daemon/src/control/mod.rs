@@ -25,6 +25,8 @@ pub struct ClusterSpec {
     pub name: Option<String>,
     pub mon_host: Option<String>,
     pub cluster: Option<String>,
+    /// Seconds for finding the cluster.
+    pub connect_timeout: Option<u64>,
     /// `CEPH_CONF`, `CEPH_ARGS` and `CEPH_KEYRING` of the caller, where set.
     pub env: Vec<(String, String)>,
 }
