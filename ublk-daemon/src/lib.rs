@@ -1,5 +1,6 @@
 //! The daemon behind `ublk-rbd`.
 
+pub mod bench;
 pub mod cli;
 pub mod control;
 pub mod daemon;
@@ -35,6 +36,8 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Unmap(args) => map_cmd::unmap(&run_dir()?, &args),
         Command::List => map_cmd::list(&run_dir()?, format),
         Command::Daemon(args) => daemon::run(run_dir()?, args.exit_when_idle),
-        Command::Bench(_) => anyhow::bail!("not yet"),
+        Command::Bench(cli::BenchCommand::Image(args)) => {
+            bench::run(&disk::load_conf(&cluster, Vec::new())?, args, format)
+        }
     }
 }
