@@ -77,7 +77,7 @@ pub use pool::{BufPool, BufPoolConfig, Get, PoolBuf};
 pub use recv::{RecvBuf, RecvStream};
 pub use remote::{Closed, Remote, Stats};
 pub use runtime::{
-    Runtime, TurnHook, features, now, on_turn_end, remote, sleep, sleep_until, spawn, stats,
+    Runtime, TurnHook, features, now, on_turn_end, race, remote, sleep, sleep_until, spawn, stats,
     timeout, timeout_at, yield_now,
 };
 pub use send::{Batch, Refill, SendQueue, StableBatch, pump};

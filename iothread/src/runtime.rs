@@ -188,6 +188,16 @@ pub async fn yield_now() {
     .await;
 }
 
+/// Runs two futures until the first of them is ready; the other is dropped.
+pub async fn race<T>(a: impl Future<Output = T>, b: impl Future<Output = T>) -> T {
+    let (mut a, mut b) = (pin!(a), pin!(b));
+    std::future::poll_fn(|cx| match a.as_mut().poll(cx) {
+        Poll::Pending => b.as_mut().poll(cx),
+        ready => ready,
+    })
+    .await
+}
+
 /// Has `hook` called at the end of every turn, after the tasks and before the submission: the
 /// place to flush what they have queued. It must be cheap when there is nothing. Runs until the
 /// guard is dropped.

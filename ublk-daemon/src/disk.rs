@@ -1,12 +1,9 @@
 //! An attached image: its iothread, its front end, and how the daemon talks to it.
 
 use std::cell::RefCell;
-use std::future::{Future, poll_fn};
 use std::path::PathBuf;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -250,7 +247,7 @@ struct Plan {
 /// The life of a disk, on its iothread.
 async fn run(plan: Plan, ready: oneshot::Sender<Result<DiskInfo>>) {
     let control = CONTROL.with(Rc::clone);
-    let attached = race(async { Some(attach(&plan).await) }, async {
+    let attached = iothread::race(async { Some(attach(&plan).await) }, async {
         // Whoever asked for it has gone before it was attached.
         loop {
             if let Command::Stop { done, .. } = control.next().await {
@@ -272,7 +269,7 @@ async fn run(plan: Plan, ready: oneshot::Sender<Result<DiskInfo>>) {
         attached.detach(true).await;
         return;
     }
-    let done = race(attached.serve(&control), attached.follow_header()).await;
+    let done = iothread::race(attached.serve(&control), attached.follow_header()).await;
     let _ = done.send(Ok(()));
 }
 
@@ -426,16 +423,6 @@ impl Attached {
             }
         }
     }
-}
-
-/// Runs two futures until the first of them is ready.
-async fn race<T>(a: impl Future<Output = T>, b: impl Future<Output = T>) -> T {
-    let (mut a, mut b) = (pin!(a), pin!(b));
-    poll_fn(|cx| match a.as_mut().poll(cx) {
-        Poll::Pending => b.as_mut().poll(cx),
-        ready => ready,
-    })
-    .await
 }
 
 /// Percent-encodes what a URI's query must not hold plain.

@@ -5,9 +5,10 @@ use std::io::{IsTerminal, Write as _};
 
 use anyhow::{Result, bail};
 use cluster::conf::{Conf, options};
+use cluster::objecter::results::Watcher;
 use cluster::rados::{IoCtx, Rados};
+use cluster::rbd::Features;
 use cluster::rbd::image::{self, CreateOptions, Image};
-use cluster::rbd::{Features, cls};
 use serde::Serialize;
 
 use crate::cli::{CreateArgs, Format, ImageCommand};
@@ -141,7 +142,7 @@ async fn info(rados: &Rados, conf: &Conf, spec: &ImageSpec, format: Format) -> R
     output::print(format, &info, |out| plain(out, &info))
 }
 
-fn describe(rados: &Rados, image: &Image, watchers: &[cls::Watcher]) -> Info {
+fn describe(rados: &Rados, image: &Image, watchers: &[Watcher]) -> Info {
     let striped = image.features.contains(Features::STRIPING);
     let pool_name = |id: i64| rados.pool_name(id).unwrap_or_else(|| id.to_string());
     Info {

@@ -301,36 +301,6 @@ pub fn snapshot_reply(bytes: &[u8]) -> Result<Snapshot> {
     })
 }
 
-/// A client that watches an object (`watch_item_t` in `obj_list_watch_response_t`,
-/// `src/osd/osd_types.h`).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Watcher {
-    pub name: crate::codec::EntityName,
-    pub cookie: u64,
-    pub timeout_seconds: u32,
-    pub addr: crate::codec::EntityAddr,
-}
-
-/// The reply of `LIST_WATCHERS`.
-pub fn watchers_reply(bytes: &[u8]) -> Result<Vec<Watcher>> {
-    use crate::codec::{EntityAddr, EntityName};
-    let mut v = Reader::new(bytes).versioned("obj_list_watch_response_t", 1)?;
-    v.body.list(6 + EntityName::SIZE + 12, |r| {
-        let mut item = r.versioned("watch_item_t", 2)?;
-        let b = &mut item.body;
-        Ok(Watcher {
-            name: EntityName::decode(b)?,
-            cookie: b.u64()?,
-            timeout_seconds: b.u32()?,
-            addr: if item.version >= 2 {
-                EntityAddr::decode(b)?
-            } else {
-                EntityAddr::default()
-            },
-        })
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -380,7 +350,6 @@ mod tests {
             let _ = strings_reply(&bytes);
             let _ = parent_reply(&bytes);
             let _ = snapshot_reply(&bytes);
-            let _ = watchers_reply(&bytes);
         }
     }
 }

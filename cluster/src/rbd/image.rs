@@ -3,10 +3,11 @@
 //! Source: `src/librbd/image/OpenRequest.cc`, `CreateRequest.cc`, `RemoveRequest.cc`; names of
 //! the objects from `src/include/rbd_types.h`.
 
-use super::cls::{self, NO_SNAP, ParentSpec, Snapshot, Watcher};
+use super::cls::{self, NO_SNAP, ParentSpec, Snapshot};
 use super::engine::Geometry;
 use super::{Features, Layout, LayoutError};
 use crate::codec::{DecodeError, UTime};
+use crate::objecter::results::{Watcher, decode_watchers};
 use crate::rados::{IoCtx, RadosError, Write};
 
 /// Names and ids of a pool's images.
@@ -498,7 +499,7 @@ pub async fn list(io: &IoCtx) -> Result<Vec<String>, ImageError> {
 /// Who watches an image's header: the clients that have it open.
 pub async fn watchers(io: &IoCtx, image: &Image) -> Result<Vec<Watcher>, ImageError> {
     let bytes = io.list_watchers(&header_oid(&image.id)).await?;
-    cls::watchers_reply(&bytes).map_err(|error| ImageError::Decode {
+    decode_watchers(&bytes).map_err(|error| ImageError::Decode {
         image: image.name.clone(),
         error,
     })

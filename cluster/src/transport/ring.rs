@@ -5,11 +5,8 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
 
 use iothread::{JoinHandle, Refill, Signal, StableBatch, Stream, TurnHook};
 
@@ -138,18 +135,8 @@ async fn keep_time(rados: Rados, alarm: Rc<Alarm>) {
         let sleep = async {
             iothread::sleep_until(at).await;
         };
-        race(sleep, alarm.moved.wait()).await;
+        iothread::race(sleep, alarm.moved.wait()).await;
     }
-}
-
-/// Runs two futures until the first of them is ready.
-async fn race<T>(a: impl Future<Output = T>, b: impl Future<Output = T>) -> T {
-    let (mut a, mut b) = (pin!(a), pin!(b));
-    poll_fn(|cx| match a.as_mut().poll(cx) {
-        Poll::Pending => b.as_mut().poll(cx),
-        ready => ready,
-    })
-    .await
 }
 
 /// One connection, from dialling to its end.
@@ -196,7 +183,7 @@ async fn exchange(
             Refill::Send
         }
     });
-    race(receive, send).await
+    iothread::race(receive, send).await
 }
 
 #[derive(Default)]
