@@ -47,7 +47,7 @@ pub enum RadosError {
     Mon(#[from] MonError),
     #[error("cannot connect to the cluster: {0}")]
     Connect(String),
-    #[error("bad configuration: {0}")]
+    #[error("{0}")]
     Config(Arc<ConfigError>),
     #[error(transparent)]
     Auth(Arc<crate::auth::AuthError>),

@@ -34,7 +34,8 @@ const WATCH_COOKIE: u64 = 1;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 enum Command {
-    State(oneshot::Sender<String>),
+    /// What it waits for, if anything, and its size.
+    State(oneshot::Sender<(String, u64)>),
     Stop {
         force: bool,
         done: oneshot::Sender<Result<(), String>>,
@@ -143,7 +144,7 @@ impl Disk {
     pub async fn current_info(&self) -> DiskInfo {
         let (tell, told) = oneshot::channel();
         let asked = send(&self.remote, Command::State(tell));
-        let state = match asked {
+        let told = match asked {
             Ok(()) => tokio::time::timeout(ANSWER_TIMEOUT, told).await,
             Err(_) => {
                 return DiskInfo {
@@ -152,14 +153,20 @@ impl Disk {
                 };
             }
         };
-        let state = match state {
-            Ok(Ok(state)) => state,
-            Ok(Err(_)) => "ended".into(),
-            Err(_) => "its thread does not answer".into(),
-        };
-        DiskInfo {
-            state,
-            ..self.info()
+        match told {
+            Ok(Ok((state, size))) => DiskInfo {
+                state,
+                size,
+                ..self.info()
+            },
+            Ok(Err(_)) => DiskInfo {
+                state: "ended".into(),
+                ..self.info()
+            },
+            Err(_) => DiskInfo {
+                state: "its thread does not answer".into(),
+                ..self.info()
+            },
         }
     }
 
@@ -370,7 +377,8 @@ impl Attached {
             match control.next().await {
                 Command::State(tell) => {
                     let trouble = self.driver.rados().trouble();
-                    let _ = tell.send(trouble.unwrap_or_else(|| "ok".to_owned()));
+                    let state = trouble.unwrap_or_else(|| "ok".to_owned());
+                    let _ = tell.send((state, self.disk.info().size));
                 }
                 Command::Stop { force, done } => {
                     let (clients, _) = self.server.connections();
