@@ -81,7 +81,7 @@ pub(super) enum Usage {
 impl Usage {
     const COUNT: usize = 7;
 
-    const fn raw(self) -> u32 {
+    pub(super) const fn raw(self) -> u32 {
         match self {
             Usage::AuthConnectionSecret => 0x03,
             Usage::TicketSessionKey => 0x04,

@@ -36,6 +36,8 @@ mod name;
 mod secret;
 pub mod server;
 mod service;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod ticket;
 mod wire;
 
