@@ -445,7 +445,7 @@ impl Rados {
 
     pub async fn unwatch(&self, cookie: u64) -> Result<(), RadosError> {
         let (token, reply) = self.begin();
-        let submitted = self.with(|client, now, _| client.unwatch(cookie, token, now));
+        let submitted = self.with(|client, now, sink| client.unwatch(cookie, token, now, sink));
         match submitted {
             Ok(_) => {}
             Err(SubmitError::Blocklisted) => return Err(RadosError::Blocklisted),

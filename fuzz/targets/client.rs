@@ -271,7 +271,9 @@ impl Run {
                 }
             }
             Step::Unwatch(n) => {
-                if self.client.unwatch(u64::from(n % 4), token, now).is_ok() {
+                let cookie = u64::from(n % 4);
+                let taken = self.client.unwatch(cookie, token, now, &mut self.ledger);
+                if taken.is_ok() {
                     self.ledger.took(token);
                 }
             }

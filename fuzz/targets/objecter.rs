@@ -250,7 +250,10 @@ impl Run {
                 }
             }
             Step::Unwatch(c) => {
-                if self.objecter.unwatch(cookie(c), token, now).is_ok() {
+                let taken = self
+                    .objecter
+                    .unwatch(cookie(c), token, now, &mut self.ledger);
+                if taken.is_ok() {
                     self.ledger.took(token);
                 }
             }

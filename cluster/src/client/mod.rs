@@ -259,9 +259,15 @@ impl Client {
         self.objecter.watch(request, now)
     }
 
-    pub fn unwatch(&mut self, cookie: u64, token: u64, now: Now) -> Result<OpId, SubmitError> {
+    pub fn unwatch(
+        &mut self,
+        cookie: u64,
+        token: u64,
+        now: Now,
+        sink: &mut dyn Completions,
+    ) -> Result<OpId, SubmitError> {
         self.now = now;
-        self.objecter.unwatch(cookie, token, now)
+        self.objecter.unwatch(cookie, token, now, sink)
     }
 
     pub fn mon_command(

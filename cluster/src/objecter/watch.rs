@@ -116,8 +116,15 @@ impl<M: Placement> Objecter<M> {
         self.start(cookie, linger, now)
     }
 
-    /// Takes a watch down. `op_done` tells when the OSD has; no event comes any more.
-    pub fn unwatch(&mut self, cookie: u64, token: u64, now: Now) -> Result<OpId, SubmitError> {
+    /// Takes a watch down. `op_done` tells when the OSD has; no event comes any more. A registration
+    /// that has not been answered ends as cancelled.
+    pub fn unwatch(
+        &mut self,
+        cookie: u64,
+        token: u64,
+        now: Now,
+        sink: &mut dyn Completions,
+    ) -> Result<OpId, SubmitError> {
         let linger = self.lingers.get(&cookie).filter(|l| l.is_watch());
         let Some(linger) = linger else {
             return Err(SubmitError::NoWatch(cookie));
@@ -128,8 +135,11 @@ impl<M: Placement> Objecter<M> {
             ..Request::read(linger.target.object.clone(), ops, token)
         };
         let done = self.submit(request, now);
-        if !matches!(done, Err(SubmitError::Busy(_))) {
-            self.drop_linger(cookie);
+        if !matches!(done, Err(SubmitError::Busy(_)))
+            && let Some(linger) = self.drop_linger(cookie)
+            && linger.state == State::Registering
+        {
+            sink.op_done(linger.token, OpReply::failed(OpError::Cancelled));
         }
         done
     }

@@ -10,7 +10,8 @@ use crate::objecter::msg::{
 };
 use crate::objecter::{
     Action, Completions, Incoming, Mapped, ObjectOp, Objecter, ObjecterConfig, OpError, OpId,
-    OpReply, Placement, PoolShape, PoolView, Request, SessionId, SnapContext, Target, WatchEvent,
+    OpReply, Placement, PoolShape, PoolView, Request, SessionId, SnapContext, SubmitError, Target,
+    WatchEvent,
 };
 use crate::payload::Payload;
 
@@ -286,6 +287,10 @@ pub(super) struct Rig {
 }
 
 impl Rig {
+    pub(super) fn unwatch(&mut self, cookie: u64, token: u64) -> Result<OpId, SubmitError> {
+        self.obj.unwatch(cookie, token, self.now, &mut self.sink)
+    }
+
     pub(super) fn new() -> Rig {
         Rig::with(ObjecterConfig::default())
     }

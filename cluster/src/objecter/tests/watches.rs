@@ -61,7 +61,7 @@ fn a_watch_hears_notifications_until_it_is_taken_down() {
     rig.answer(&ack, 0, &[]);
     assert_eq!(rig.take_events(), [done(2)]);
 
-    rig.obj.unwatch(COOKIE, 3, rig.now).unwrap();
+    rig.unwatch(COOKIE, 3).unwrap();
     rig.pump();
     let unwatch = rig.one_sent();
     assert_eq!(unwatch.ops[0].watch().op, WatchOp::Unwatch as u8);
@@ -70,7 +70,7 @@ fn a_watch_hears_notifications_until_it_is_taken_down() {
     rig.answer(&unwatch, 0, &[]);
     assert_eq!(rig.take_events(), [done(3)]);
     assert!(matches!(
-        rig.obj.unwatch(COOKIE, 4, rig.now),
+        rig.unwatch(COOKIE, 4),
         Err(SubmitError::NoWatch(COOKIE))
     ));
 }
@@ -157,7 +157,7 @@ fn a_watch_that_is_lost_is_told_once_and_left_alone() {
     assert!(rig.sent.is_empty());
     assert_eq!(rig.take_events(), []);
     // Taken down and set up again under another cookie, as librbd does it.
-    rig.obj.unwatch(COOKIE, 5, rig.now).unwrap();
+    rig.unwatch(COOKIE, 5).unwrap();
     rig.obj.watch(request(COOKIE + 1, 6), rig.now).unwrap();
     rig.pump();
     for sent in rig.take_sent() {
@@ -199,9 +199,27 @@ fn a_registration_is_repeated_as_such_until_it_is_answered() {
         [Event::Done(1, Err(OpError::Errno(13)), _)]
     ));
     assert!(matches!(
-        rig.obj.unwatch(COOKIE, 2, rig.now),
+        rig.unwatch(COOKIE, 2),
         Err(SubmitError::NoWatch(_))
     ));
+}
+
+#[test]
+fn taking_a_watch_down_ends_a_registration_without_an_answer() {
+    let mut rig = Rig::new();
+    rig.obj.watch(request(COOKIE, 1), rig.now).unwrap();
+    rig.pump();
+    let register = rig.one_sent();
+    rig.unwatch(COOKIE, 2).unwrap();
+    let cancelled = Event::Done(1, Err(OpError::Cancelled), vec![]);
+    assert_eq!(rig.take_events(), [cancelled]);
+    rig.pump();
+    let unwatch = rig.one_sent();
+    // The answer to the registration is late.
+    rig.answer(&register, 0, &[]);
+    assert_eq!(rig.take_events(), []);
+    rig.answer(&unwatch, 0, &[]);
+    assert_eq!(rig.take_events(), [done(2)]);
 }
 
 #[test]
