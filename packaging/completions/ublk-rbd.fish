@@ -1,0 +1,246 @@
+# Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
+function __fish_ublk_rbd_global_optspecs
+    string join \n c/conf= k/keyring= id= n/name= m/mon-host= connect-timeout= cluster= format= v/verbose run-dir= h/help V/version
+end
+
+function __fish_ublk_rbd_needs_command
+    # Figure out if the current invocation already has a command.
+    set -l cmd (commandline -opc)
+    set -e cmd[1]
+    argparse -s (__fish_ublk_rbd_global_optspecs) -- $cmd 2>/dev/null
+    or return
+    if set -q argv[1]
+        # Also print the command, so this can be used to figure out what it is.
+        echo $argv[1]
+        return 1
+    end
+    return 0
+end
+
+function __fish_ublk_rbd_using_subcommand
+    set -l cmd (__fish_ublk_rbd_needs_command)
+    test -z "$cmd"
+    and return 1
+    contains -- $cmd[1] $argv
+end
+
+complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -s c -l conf -d 'Ceph configuration file [default: $CEPH_CONF, /etc/ceph/CLUSTER.conf, ...]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -s k -l keyring -d 'Keyring file with the user\'s key' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -l id -d 'User, without `client.` [default: admin]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -s n -l name -d 'User, with its type: `client.admin`' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -s m -l mon-host -d 'Monitor addresses, overriding the configuration file' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -l connect-timeout -d 'Seconds that finding the cluster may take; 0 is for ever. Overrides client_mount_timeout' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -l cluster -d 'Cluster name, which picks the configuration file [default: ceph]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -l format -d 'How to print results' -r -f -a "plain\t''
+json\t''"
+complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -l run-dir -d 'Directory of the daemon\'s control socket and of the disks\' sockets [default: /run/ublk-rbd as root, else $XDG_RUNTIME_DIR/ublk-rbd]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -s v -l verbose -d 'Say more on standard error; twice for debugging'
+complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -s h -l help -d 'Print help'
+complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -s V -l version -d 'Print version'
+complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -f -a "map" -d 'Attach an image; prints where it is'
+complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -f -a "unmap" -d 'Detach an image'
+complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -f -a "list" -d 'List attached images'
+complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -f -a "showmapped" -d 'List attached images'
+complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -f -a "image" -d 'Work with images: create, ls, info, rm'
+complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -f -a "bench" -d 'Measure'
+complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -f -a "daemon" -d 'Serve attached images until stopped. `map` starts one when none is running'
+complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand map" -l frontend -d 'How the image is attached' -r -f -a "nbd\t'Network block device, on a unix socket or TCP'"
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand map" -l socket -d 'Unix socket of the NBD export [default: RUN_DIR/POOL-IMAGE.sock]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand map" -l tcp -d 'Serve NBD on this TCP address instead of a unix socket' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand map" -l request-timeout -d 'Fail a request that the cluster has not answered after this many seconds [default: wait, as krbd does]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand map" -l cpu -d 'Run the iothread of this disk on this CPU' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand map" -s c -l conf -d 'Ceph configuration file [default: $CEPH_CONF, /etc/ceph/CLUSTER.conf, ...]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand map" -s k -l keyring -d 'Keyring file with the user\'s key' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand map" -l id -d 'User, without `client.` [default: admin]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand map" -s n -l name -d 'User, with its type: `client.admin`' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand map" -s m -l mon-host -d 'Monitor addresses, overriding the configuration file' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand map" -l connect-timeout -d 'Seconds that finding the cluster may take; 0 is for ever. Overrides client_mount_timeout' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand map" -l cluster -d 'Cluster name, which picks the configuration file [default: ceph]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand map" -l format -d 'How to print results' -r -f -a "plain\t''
+json\t''"
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand map" -l run-dir -d 'Directory of the daemon\'s control socket and of the disks\' sockets [default: /run/ublk-rbd as root, else $XDG_RUNTIME_DIR/ublk-rbd]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand map" -l allow-remote -d 'Allow --tcp on an address that is not loopback. NBD here has neither encryption nor passwords'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand map" -s r -l read-only -l ro -d 'Refuse writes. Snapshots are always read-only'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand map" -l foreground -d 'Stay in the foreground and serve this image until interrupted, without a daemon'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand map" -s v -l verbose -d 'Say more on standard error; twice for debugging'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand map" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand unmap" -s c -l conf -d 'Ceph configuration file [default: $CEPH_CONF, /etc/ceph/CLUSTER.conf, ...]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand unmap" -s k -l keyring -d 'Keyring file with the user\'s key' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand unmap" -l id -d 'User, without `client.` [default: admin]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand unmap" -s n -l name -d 'User, with its type: `client.admin`' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand unmap" -s m -l mon-host -d 'Monitor addresses, overriding the configuration file' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand unmap" -l connect-timeout -d 'Seconds that finding the cluster may take; 0 is for ever. Overrides client_mount_timeout' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand unmap" -l cluster -d 'Cluster name, which picks the configuration file [default: ceph]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand unmap" -l format -d 'How to print results' -r -f -a "plain\t''
+json\t''"
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand unmap" -l run-dir -d 'Directory of the daemon\'s control socket and of the disks\' sockets [default: /run/ublk-rbd as root, else $XDG_RUNTIME_DIR/ublk-rbd]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand unmap" -l force -d 'Detach at once: requests in flight fail. Needs no cluster'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand unmap" -s v -l verbose -d 'Say more on standard error; twice for debugging'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand unmap" -s h -l help -d 'Print help'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand list" -s c -l conf -d 'Ceph configuration file [default: $CEPH_CONF, /etc/ceph/CLUSTER.conf, ...]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand list" -s k -l keyring -d 'Keyring file with the user\'s key' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand list" -l id -d 'User, without `client.` [default: admin]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand list" -s n -l name -d 'User, with its type: `client.admin`' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand list" -s m -l mon-host -d 'Monitor addresses, overriding the configuration file' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand list" -l connect-timeout -d 'Seconds that finding the cluster may take; 0 is for ever. Overrides client_mount_timeout' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand list" -l cluster -d 'Cluster name, which picks the configuration file [default: ceph]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand list" -l format -d 'How to print results' -r -f -a "plain\t''
+json\t''"
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand list" -l run-dir -d 'Directory of the daemon\'s control socket and of the disks\' sockets [default: /run/ublk-rbd as root, else $XDG_RUNTIME_DIR/ublk-rbd]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand list" -s v -l verbose -d 'Say more on standard error; twice for debugging'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand list" -s h -l help -d 'Print help'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand showmapped" -s c -l conf -d 'Ceph configuration file [default: $CEPH_CONF, /etc/ceph/CLUSTER.conf, ...]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand showmapped" -s k -l keyring -d 'Keyring file with the user\'s key' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand showmapped" -l id -d 'User, without `client.` [default: admin]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand showmapped" -s n -l name -d 'User, with its type: `client.admin`' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand showmapped" -s m -l mon-host -d 'Monitor addresses, overriding the configuration file' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand showmapped" -l connect-timeout -d 'Seconds that finding the cluster may take; 0 is for ever. Overrides client_mount_timeout' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand showmapped" -l cluster -d 'Cluster name, which picks the configuration file [default: ceph]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand showmapped" -l format -d 'How to print results' -r -f -a "plain\t''
+json\t''"
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand showmapped" -l run-dir -d 'Directory of the daemon\'s control socket and of the disks\' sockets [default: /run/ublk-rbd as root, else $XDG_RUNTIME_DIR/ublk-rbd]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand showmapped" -s v -l verbose -d 'Say more on standard error; twice for debugging'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand showmapped" -s h -l help -d 'Print help'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and not __fish_seen_subcommand_from create ls info rm help" -s c -l conf -d 'Ceph configuration file [default: $CEPH_CONF, /etc/ceph/CLUSTER.conf, ...]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and not __fish_seen_subcommand_from create ls info rm help" -s k -l keyring -d 'Keyring file with the user\'s key' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and not __fish_seen_subcommand_from create ls info rm help" -l id -d 'User, without `client.` [default: admin]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and not __fish_seen_subcommand_from create ls info rm help" -s n -l name -d 'User, with its type: `client.admin`' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and not __fish_seen_subcommand_from create ls info rm help" -s m -l mon-host -d 'Monitor addresses, overriding the configuration file' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and not __fish_seen_subcommand_from create ls info rm help" -l connect-timeout -d 'Seconds that finding the cluster may take; 0 is for ever. Overrides client_mount_timeout' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and not __fish_seen_subcommand_from create ls info rm help" -l cluster -d 'Cluster name, which picks the configuration file [default: ceph]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and not __fish_seen_subcommand_from create ls info rm help" -l format -d 'How to print results' -r -f -a "plain\t''
+json\t''"
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and not __fish_seen_subcommand_from create ls info rm help" -l run-dir -d 'Directory of the daemon\'s control socket and of the disks\' sockets [default: /run/ublk-rbd as root, else $XDG_RUNTIME_DIR/ublk-rbd]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and not __fish_seen_subcommand_from create ls info rm help" -s v -l verbose -d 'Say more on standard error; twice for debugging'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and not __fish_seen_subcommand_from create ls info rm help" -s h -l help -d 'Print help'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and not __fish_seen_subcommand_from create ls info rm help" -f -a "create" -d 'Create an image'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and not __fish_seen_subcommand_from create ls info rm help" -f -a "ls" -d 'List the images of a pool'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and not __fish_seen_subcommand_from create ls info rm help" -f -a "info" -d 'Show one image'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and not __fish_seen_subcommand_from create ls info rm help" -f -a "rm" -d 'Remove an image and its data'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and not __fish_seen_subcommand_from create ls info rm help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from create" -s s -l size -d 'Size; a bare number is megabytes' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from create" -l object-size -d 'Bytes of one object, a power of two from 4K to 32M' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from create" -l stripe-unit -d 'Bytes of one stripe unit; goes with --stripe-count' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from create" -l stripe-count -d 'Objects one stripe runs over' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from create" -l data-pool -d 'Pool for the data, when it is not the header\'s (an erasure-coded pool, say)' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from create" -l image-feature -d 'Features, comma-separated or repeated [default: layering]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from create" -s c -l conf -d 'Ceph configuration file [default: $CEPH_CONF, /etc/ceph/CLUSTER.conf, ...]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from create" -s k -l keyring -d 'Keyring file with the user\'s key' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from create" -l id -d 'User, without `client.` [default: admin]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from create" -s n -l name -d 'User, with its type: `client.admin`' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from create" -s m -l mon-host -d 'Monitor addresses, overriding the configuration file' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from create" -l connect-timeout -d 'Seconds that finding the cluster may take; 0 is for ever. Overrides client_mount_timeout' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from create" -l cluster -d 'Cluster name, which picks the configuration file [default: ceph]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from create" -l format -d 'How to print results' -r -f -a "plain\t''
+json\t''"
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from create" -l run-dir -d 'Directory of the daemon\'s control socket and of the disks\' sockets [default: /run/ublk-rbd as root, else $XDG_RUNTIME_DIR/ublk-rbd]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from create" -s v -l verbose -d 'Say more on standard error; twice for debugging'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from create" -s h -l help -d 'Print help'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from ls" -s c -l conf -d 'Ceph configuration file [default: $CEPH_CONF, /etc/ceph/CLUSTER.conf, ...]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from ls" -s k -l keyring -d 'Keyring file with the user\'s key' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from ls" -l id -d 'User, without `client.` [default: admin]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from ls" -s n -l name -d 'User, with its type: `client.admin`' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from ls" -s m -l mon-host -d 'Monitor addresses, overriding the configuration file' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from ls" -l connect-timeout -d 'Seconds that finding the cluster may take; 0 is for ever. Overrides client_mount_timeout' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from ls" -l cluster -d 'Cluster name, which picks the configuration file [default: ceph]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from ls" -l format -d 'How to print results' -r -f -a "plain\t''
+json\t''"
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from ls" -l run-dir -d 'Directory of the daemon\'s control socket and of the disks\' sockets [default: /run/ublk-rbd as root, else $XDG_RUNTIME_DIR/ublk-rbd]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from ls" -s v -l verbose -d 'Say more on standard error; twice for debugging'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from ls" -s h -l help -d 'Print help'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from info" -s c -l conf -d 'Ceph configuration file [default: $CEPH_CONF, /etc/ceph/CLUSTER.conf, ...]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from info" -s k -l keyring -d 'Keyring file with the user\'s key' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from info" -l id -d 'User, without `client.` [default: admin]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from info" -s n -l name -d 'User, with its type: `client.admin`' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from info" -s m -l mon-host -d 'Monitor addresses, overriding the configuration file' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from info" -l connect-timeout -d 'Seconds that finding the cluster may take; 0 is for ever. Overrides client_mount_timeout' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from info" -l cluster -d 'Cluster name, which picks the configuration file [default: ceph]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from info" -l format -d 'How to print results' -r -f -a "plain\t''
+json\t''"
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from info" -l run-dir -d 'Directory of the daemon\'s control socket and of the disks\' sockets [default: /run/ublk-rbd as root, else $XDG_RUNTIME_DIR/ublk-rbd]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from info" -s v -l verbose -d 'Say more on standard error; twice for debugging'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from info" -s h -l help -d 'Print help'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from rm" -s c -l conf -d 'Ceph configuration file [default: $CEPH_CONF, /etc/ceph/CLUSTER.conf, ...]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from rm" -s k -l keyring -d 'Keyring file with the user\'s key' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from rm" -l id -d 'User, without `client.` [default: admin]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from rm" -s n -l name -d 'User, with its type: `client.admin`' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from rm" -s m -l mon-host -d 'Monitor addresses, overriding the configuration file' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from rm" -l connect-timeout -d 'Seconds that finding the cluster may take; 0 is for ever. Overrides client_mount_timeout' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from rm" -l cluster -d 'Cluster name, which picks the configuration file [default: ceph]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from rm" -l format -d 'How to print results' -r -f -a "plain\t''
+json\t''"
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from rm" -l run-dir -d 'Directory of the daemon\'s control socket and of the disks\' sockets [default: /run/ublk-rbd as root, else $XDG_RUNTIME_DIR/ublk-rbd]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from rm" -l no-progress -d 'Print no progress'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from rm" -s v -l verbose -d 'Say more on standard error; twice for debugging'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from rm" -s h -l help -d 'Print help'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from help" -f -a "create" -d 'Create an image'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from help" -f -a "ls" -d 'List the images of a pool'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from help" -f -a "info" -d 'Show one image'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from help" -f -a "rm" -d 'Remove an image and its data'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image help" -s c -l conf -d 'Ceph configuration file [default: $CEPH_CONF, /etc/ceph/CLUSTER.conf, ...]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image help" -s k -l keyring -d 'Keyring file with the user\'s key' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image help" -l id -d 'User, without `client.` [default: admin]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image help" -s n -l name -d 'User, with its type: `client.admin`' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image help" -s m -l mon-host -d 'Monitor addresses, overriding the configuration file' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image help" -l connect-timeout -d 'Seconds that finding the cluster may take; 0 is for ever. Overrides client_mount_timeout' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image help" -l cluster -d 'Cluster name, which picks the configuration file [default: ceph]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image help" -l format -d 'How to print results' -r -f -a "plain\t''
+json\t''"
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image help" -l run-dir -d 'Directory of the daemon\'s control socket and of the disks\' sockets [default: /run/ublk-rbd as root, else $XDG_RUNTIME_DIR/ublk-rbd]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image help" -s v -l verbose -d 'Say more on standard error; twice for debugging'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image help" -s h -l help -d 'Print help'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image help" -f -a "image" -d 'I/O on an image, in this process, without a front end'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from image" -l rw -d 'What to do' -r -f -a "randread\t''
+randwrite\t''
+randrw\t''
+read\t''
+write\t''"
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from image" -l bs -d 'Bytes of one request' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from image" -l qd -d 'Requests in flight' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from image" -l runtime -d 'Seconds to run' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from image" -l rwmixread -d 'Share of reads in randrw, in percent' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from image" -l seed -d 'Seed of offsets and data' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from image" -l cpu -d 'Run the iothread on this CPU' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from image" -s c -l conf -d 'Ceph configuration file [default: $CEPH_CONF, /etc/ceph/CLUSTER.conf, ...]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from image" -s k -l keyring -d 'Keyring file with the user\'s key' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from image" -l id -d 'User, without `client.` [default: admin]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from image" -s n -l name -d 'User, with its type: `client.admin`' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from image" -s m -l mon-host -d 'Monitor addresses, overriding the configuration file' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from image" -l connect-timeout -d 'Seconds that finding the cluster may take; 0 is for ever. Overrides client_mount_timeout' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from image" -l cluster -d 'Cluster name, which picks the configuration file [default: ceph]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from image" -l format -d 'How to print results' -r -f -a "plain\t''
+json\t''"
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from image" -l run-dir -d 'Directory of the daemon\'s control socket and of the disks\' sockets [default: /run/ublk-rbd as root, else $XDG_RUNTIME_DIR/ublk-rbd]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from image" -l destroy-data -d 'Allow patterns that write: what is in the image is lost'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from image" -s v -l verbose -d 'Say more on standard error; twice for debugging'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from image" -s h -l help -d 'Print help'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "image" -d 'I/O on an image, in this process, without a front end'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand daemon" -s c -l conf -d 'Ceph configuration file [default: $CEPH_CONF, /etc/ceph/CLUSTER.conf, ...]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand daemon" -s k -l keyring -d 'Keyring file with the user\'s key' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand daemon" -l id -d 'User, without `client.` [default: admin]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand daemon" -s n -l name -d 'User, with its type: `client.admin`' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand daemon" -s m -l mon-host -d 'Monitor addresses, overriding the configuration file' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand daemon" -l connect-timeout -d 'Seconds that finding the cluster may take; 0 is for ever. Overrides client_mount_timeout' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand daemon" -l cluster -d 'Cluster name, which picks the configuration file [default: ceph]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand daemon" -l format -d 'How to print results' -r -f -a "plain\t''
+json\t''"
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand daemon" -l run-dir -d 'Directory of the daemon\'s control socket and of the disks\' sockets [default: /run/ublk-rbd as root, else $XDG_RUNTIME_DIR/ublk-rbd]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand daemon" -l exit-when-idle -d 'Exit once the last image is detached'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand daemon" -s v -l verbose -d 'Say more on standard error; twice for debugging'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand daemon" -s h -l help -d 'Print help'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench daemon help" -f -a "map" -d 'Attach an image; prints where it is'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench daemon help" -f -a "unmap" -d 'Detach an image'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench daemon help" -f -a "list" -d 'List attached images'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench daemon help" -f -a "image" -d 'Work with images: create, ls, info, rm'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench daemon help" -f -a "bench" -d 'Measure'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench daemon help" -f -a "daemon" -d 'Serve attached images until stopped. `map` starts one when none is running'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench daemon help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and __fish_seen_subcommand_from image" -f -a "create" -d 'Create an image'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and __fish_seen_subcommand_from image" -f -a "ls" -d 'List the images of a pool'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and __fish_seen_subcommand_from image" -f -a "info" -d 'Show one image'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and __fish_seen_subcommand_from image" -f -a "rm" -d 'Remove an image and its data'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and __fish_seen_subcommand_from bench" -f -a "image" -d 'I/O on an image, in this process, without a front end'
