@@ -29,7 +29,7 @@ impl Driver {
         let rados = Rados::new(client, now, || {});
         rados.with(|client, now, _| client.start(now));
         let sockets = Rc::new(Sockets::default());
-        let alarm = Rc::new(Alarm::default());
+        let alarm = Rc::new(Alarm::new());
         let timer = iothread::spawn(keep_time(rados.clone(), Rc::clone(&alarm)));
         let hook = iothread::on_turn_end({
             let (rados, sockets) = (rados.clone(), Rc::clone(&sockets));
@@ -102,14 +102,20 @@ fn pump(rados: &Rados, sockets: &Rc<Sockets>) {
     }
 }
 
-/// The moment of the next deadline, and whether it has moved forward.
-#[derive(Default)]
+/// The moment of the next deadline (`u64::MAX` for none), and whether it has moved forward.
 struct Alarm {
     at: std::cell::Cell<u64>,
     moved: Signal,
 }
 
 impl Alarm {
+    fn new() -> Alarm {
+        Alarm {
+            at: std::cell::Cell::new(u64::MAX),
+            moved: Signal::default(),
+        }
+    }
+
     fn set(&self, at: Option<u64>) {
         let at = at.unwrap_or(u64::MAX);
         // A later deadline needs no wake-up now: the timer finds it when it fires.
@@ -122,7 +128,7 @@ impl Alarm {
 async fn keep_time(rados: Rados, alarm: Rc<Alarm>) {
     loop {
         let at = alarm.at.get();
-        if at == u64::MAX || at == 0 {
+        if at == u64::MAX {
             alarm.moved.wait().await;
             continue;
         }
