@@ -56,8 +56,8 @@ pub enum ConfError {
     #[error("no monitor addresses: set mon_host in {searched} or give --mon-host")]
     NoMonitors { searched: String },
     #[error(
-        "no key for {name}: looked for a keyring in {tried}; give --keyring, or --key, or set \
-         keyring in the configuration file"
+        "no key for {name}: looked for a keyring in {tried}; give --keyring, or set keyring in \
+         the configuration file"
     )]
     NoKey { name: String, tried: String },
 }
