@@ -32,6 +32,8 @@ const ARENA_REQUESTS: usize = 1024;
 const WATCH_COOKIE: u64 = 1;
 /// How long a disk may take over an answer that needs no cluster.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a cluster may take to hear that a disk is detached by force.
+const FORCE_TIMEOUT: Duration = Duration::from_secs(1);
 
 enum Command {
     /// What it waits for, if anything, and its size.
@@ -193,9 +195,12 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        if self.thread.borrow().is_some() {
+        if let Some(thread) = self.thread.take() {
             let (done, _) = oneshot::channel();
             let _ = send(&self.remote, Command::Stop { force: true, done });
+            // The process may be about to exit, and its socket has to be removed before. A stop by
+            // force waits for nobody.
+            let _ = thread.join();
         }
     }
 }
@@ -406,9 +411,11 @@ impl Attached {
         }
         self.server.stop().await;
         self.disk.stop(Errno::SHUTDOWN);
-        if self.watched && !force {
+        if self.watched {
+            // Left alone, the watch would keep the image from being removed for half a minute.
+            let patience = if force { FORCE_TIMEOUT } else { ANSWER_TIMEOUT };
             let unwatch = self.driver.rados().unwatch(WATCH_COOKIE);
-            let _ = iothread::timeout(ANSWER_TIMEOUT, unwatch).await;
+            let _ = iothread::timeout(patience, unwatch).await;
         }
         self.driver.rados().shutdown().await;
         // One turn more, so that the sockets are closed.
@@ -419,15 +426,21 @@ impl Attached {
     async fn follow_header<T>(&self) -> T {
         loop {
             let (notify_id, cookie) = self.disk.notice().await;
-            let target = self.io.target(&header_oid(&self.image.id));
-            let rados = self.driver.rados();
-            if let Err(e) = rados.notify_ack(target, notify_id, cookie, &[]).await {
-                tracing::debug!("a notification was not answered: {e}");
-            }
             match Image::open(&self.io, &self.image.name, None).await {
                 Ok(image) if image.id == self.image.id => self.disk.refresh(&image),
                 Ok(_) => tracing::warn!("another image has taken the name {}", self.image.name),
                 Err(e) => tracing::warn!("cannot read the changed header: {e}"),
+            }
+            // Whoever made a snapshot takes the answer to mean that it will not change any more:
+            // so no write may be under way that does not know of it.
+            self.disk.written().await;
+            let target = self.io.target(&header_oid(&self.image.id));
+            let ack = self
+                .driver
+                .rados()
+                .notify_ack(target, notify_id, cookie, &[]);
+            if let Err(e) = ack.await {
+                tracing::debug!("a notification was not answered: {e}");
             }
         }
     }

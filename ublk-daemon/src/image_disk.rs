@@ -124,6 +124,20 @@ impl ImageDisk {
         *self.snapc.borrow_mut() = snap_context(image);
     }
 
+    /// Waits until all writes that were submitted before are done.
+    pub async fn written(&self) {
+        let flushed = Rc::new(Flushed::default());
+        let request = Request {
+            token: Token(0),
+            offset: 0,
+            len: 0,
+            fua: false,
+            op: Op::Flush,
+        };
+        self.submit(request, &(Rc::clone(&flushed) as Rc<dyn Completion>));
+        flushed.0.wait().await;
+    }
+
     /// The next notification on the header: its id and the watch's cookie.
     pub async fn notice(&self) -> (u64, u64) {
         loop {
@@ -342,6 +356,16 @@ impl OpSink for ImageDisk {
                 );
             }
         }
+    }
+}
+
+/// Hears of a flush of our own.
+#[derive(Default)]
+struct Flushed(Signal);
+
+impl Completion for Flushed {
+    fn done(&self, _: Token, _: Result<Reply, Errno>) {
+        self.0.raise();
     }
 }
 
