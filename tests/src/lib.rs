@@ -1,8 +1,9 @@
 //! Harness for tests and benchmarks against real Ceph.
 //!
 //! [`ceph::Cluster`] runs small clusters of Ceph's own daemons on 127.0.0.1, in several versions
-//! and configurations, and breaks them on demand. [`tools`] has what such tests share. A test says
-//! what it cannot do without through [`require`]:
+//! and configurations, and breaks them on demand. [`product::Product`] runs `ublk-rbd` against
+//! them. [`tools`] has what such tests share. A test says what it cannot do without through
+//! [`require`]:
 //!
 //! ```no_run
 //! use harness::ceph::{Cluster, Version};
@@ -22,8 +23,9 @@
 //! The binary `ceph-cluster` offers the same to a shell.
 
 pub mod ceph;
+pub mod product;
 pub mod tools;
 
 mod need;
 
-pub use need::{Need, in_ci, require};
+pub use need::{Need, in_ci, long, require};

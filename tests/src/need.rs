@@ -77,6 +77,11 @@ pub fn in_ci() -> bool {
     std::env::var("CI").is_ok_and(|ci| ci == "true" || ci == "1")
 }
 
+/// Whether `UBLK_RBD_LONG=1` asks for the long forms of tests: more data, more faults.
+pub fn long() -> bool {
+    std::env::var("UBLK_RBD_LONG").is_ok_and(|long| long == "1")
+}
+
 /// True when all `needs` are there. Otherwise says what is missing and returns false: the test
 /// returns. In CI, where a skipped test would be a hole nobody sees, it panics instead.
 #[must_use = "the test has to return when this is false"]

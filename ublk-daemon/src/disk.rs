@@ -21,7 +21,7 @@ use crate::frontend::arena::Arena;
 use crate::frontend::disk::{Disk as _, Errno};
 use crate::frontend::nbd::server::{Config as NbdConfig, Served, Server};
 use crate::frontend::nbd::socket::Socket;
-use crate::image_disk::ImageDisk;
+use crate::image_disk::{ImageDisk, Notice};
 use crate::run_dir::RunDir;
 
 /// Memory for requests in flight on one disk.
@@ -30,6 +30,8 @@ const ARENA_BYTES: usize = 64 << 20;
 const ARENA_REQUESTS: usize = 1024;
 /// The watch on the header.
 const WATCH_COOKIE: u64 = 1;
+/// How long until a watch that failed is tried again.
+const WATCH_RETRY: Duration = Duration::from_secs(5);
 /// How long a disk may take over an answer that needs no cluster.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a cluster may take to hear that a disk is detached by force.
@@ -425,23 +427,53 @@ impl Attached {
     /// Looks at the header again whenever somebody says that it has changed.
     async fn follow_header<T>(&self) -> T {
         loop {
-            let (notify_id, cookie) = self.disk.notice().await;
-            match Image::open(&self.io, &self.image.name, None).await {
-                Ok(image) if image.id == self.image.id => self.disk.refresh(&image),
-                Ok(_) => tracing::warn!("another image has taken the name {}", self.image.name),
-                Err(e) => tracing::warn!("cannot read the changed header: {e}"),
+            match self.disk.notice().await {
+                Notice::Changed { notify_id, cookie } => {
+                    self.reread_header().await;
+                    // Whoever made a snapshot takes the answer to mean that it will not change any
+                    // more: so no write may be under way that does not know of it.
+                    self.disk.written().await;
+                    let target = self.io.target(&header_oid(&self.image.id));
+                    let ack = self
+                        .driver
+                        .rados()
+                        .notify_ack(target, notify_id, cookie, &[]);
+                    if let Err(e) = ack.await {
+                        tracing::debug!("a notification was not answered: {e}");
+                    }
+                }
+                Notice::Lost => {
+                    self.watch_again().await;
+                    self.reread_header().await;
+                }
             }
-            // Whoever made a snapshot takes the answer to mean that it will not change any more:
-            // so no write may be under way that does not know of it.
-            self.disk.written().await;
-            let target = self.io.target(&header_oid(&self.image.id));
-            let ack = self
-                .driver
-                .rados()
-                .notify_ack(target, notify_id, cookie, &[]);
-            if let Err(e) = ack.await {
-                tracing::debug!("a notification was not answered: {e}");
+        }
+    }
+
+    async fn reread_header(&self) {
+        match Image::open(&self.io, &self.image.name, None).await {
+            Ok(image) if image.id == self.image.id => self.disk.refresh(&image),
+            Ok(_) => tracing::warn!("another image has taken the name {}", self.image.name),
+            Err(e) => tracing::warn!("cannot read the changed header: {e}"),
+        }
+    }
+
+    /// Puts a watch in the place of one that the OSD has dropped, as it does when we were away for
+    /// longer than `osd_client_watch_timeout`.
+    async fn watch_again(&self) {
+        let rados = self.driver.rados();
+        loop {
+            // The OSD has forgotten it; this is for our own side.
+            let _ = rados.unwatch(WATCH_COOKIE).await;
+            let header = self.io.target(&header_oid(&self.image.id));
+            match rados.watch(header, WATCH_COOKIE).await {
+                Ok(()) => {
+                    tracing::info!("the watch on the image's header is back");
+                    return;
+                }
+                Err(e) => tracing::warn!("cannot watch the image's header: {e}"),
             }
+            iothread::sleep(WATCH_RETRY).await;
         }
     }
 }

@@ -34,6 +34,15 @@ const MAX_IO: u32 = 32 << 20;
 /// `ceph_osd_op.alloc_hint.flags` that librbd sends for images without special hints.
 const ALLOC_HINT_FLAGS: u32 = 0;
 
+/// What a watch on the header has to say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Notice {
+    /// Somebody has changed the header and waits for our answer.
+    Changed { notify_id: u64, cookie: u64 },
+    /// The watch is gone: changes may have been missed, and none is heard of any more.
+    Lost,
+}
+
 /// Unanswered notifications that are kept.
 const MAX_NOTICES: usize = 64;
 
@@ -70,6 +79,7 @@ pub struct ImageDisk {
     snapc: RefCell<Rc<SnapContext>>,
     /// Notifications on the header that have not been answered: id and cookie.
     notices: RefCell<Vec<(u64, u64)>>,
+    watch_lost: Cell<bool>,
     noticed: Signal,
     /// The data pool cannot say which parts of an object are stored.
     erasure: bool,
@@ -93,6 +103,7 @@ impl ImageDisk {
             access: Access::Read(image.snap.unwrap_or(NOSNAP)),
             snapc: RefCell::new(snap_context(image)),
             notices: RefCell::default(),
+            watch_lost: Cell::new(false),
             noticed: Signal::default(),
             erasure: io.pool_info(pool).is_some_and(|p| p.erasure),
             lost: Cell::new(None),
@@ -138,12 +149,15 @@ impl ImageDisk {
         flushed.0.wait().await;
     }
 
-    /// The next notification on the header: its id and the watch's cookie.
-    pub async fn notice(&self) -> (u64, u64) {
+    /// What the watch on the header tells next.
+    pub async fn notice(&self) -> Notice {
         loop {
+            if self.watch_lost.take() {
+                return Notice::Lost;
+            }
             let first = self.notices.borrow_mut().pop();
             match first {
-                Some(notice) => return notice,
+                Some((notify_id, cookie)) => return Notice::Changed { notify_id, cookie },
                 None => self.noticed.wait().await,
             }
         }
@@ -349,6 +363,8 @@ impl OpSink for ImageDisk {
             WatchEvent::Disconnected(errno) => {
                 let why = Errno(errno);
                 tracing::warn!("the watch on the image's header is lost: {why}");
+                self.watch_lost.set(true);
+                self.noticed.raise();
             }
             WatchEvent::Unconfirmed => {
                 tracing::warn!(
