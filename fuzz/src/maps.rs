@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use cluster::osdmap::crush::Map as CrushMap;
-use cluster::osdmap::{OsdMap, OsdSet, Pg, PgMapping, PlacementCache, RawPg, Workspace};
+use cluster::osdmap::{OsdMap, OsdSet, Pg, PgMapping, RawPg, Workspace};
 
 /// Little enough that a map that maps nothing is given up at once.
 const WORK: u64 = 5_000;
@@ -49,16 +49,6 @@ pub fn map_pgs(map: &OsdMap) {
         let _ = (map.is_up(osd), map.is_out(osd), map.osd_features(osd));
     }
     let _ = map.flag_names().count();
-}
-
-/// What the cache remembers is what the map says.
-pub fn check_cache(map: &OsdMap) {
-    let mut cache = PlacementCache::new();
-    if let Some((pool, _)) = map.pools().next() {
-        let pg = Pg { pool, seed: 1 };
-        let first = cache.map_pg(map, pg).clone();
-        assert_eq!(*cache.map_pg(map, pg), first);
-    }
 }
 
 pub fn map_rules(map: &CrushMap) {

@@ -359,7 +359,7 @@ impl Run {
                     addrs: (1..4).map(addrs).collect(),
                 };
                 self.objecter
-                    .handle_map(Rc::new(map), now, &mut self.ledger);
+                    .handle_map(std::sync::Arc::new(map), now, &mut self.ledger);
             }
             Step::LatestMap(n) => {
                 if let Some(token) = pick(&self.latest, n) {

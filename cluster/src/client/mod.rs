@@ -19,11 +19,9 @@ mod config;
 mod entropy;
 mod maps;
 mod peers;
-mod placed;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use slab::Slab;
@@ -43,7 +41,6 @@ pub use config::{ClientConfig, ConfigError};
 use entropy::Entropy;
 pub use maps::MapCache;
 use peers::{Peer, Refusal, Step};
-use placed::Placed;
 
 /// A connection, by a number that is never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -119,7 +116,7 @@ pub struct Client {
     entropy: Entropy,
     auth: auth::Client,
     mon: MonClient,
-    objecter: Objecter<Placed>,
+    objecter: Objecter<OsdMap>,
     maps: Arc<MapCache>,
     map: Option<Arc<OsdMap>>,
     conns: Slab<Conn>,
@@ -827,8 +824,7 @@ impl Client {
         for map in news.maps {
             let epoch = map.epoch();
             self.map = Some(Arc::clone(&map));
-            self.objecter
-                .handle_map(Rc::new(Placed::new(map)), self.now, sink);
+            self.objecter.handle_map(map, self.now, sink);
             self.mon.got_osdmap(epoch);
             self.events.push_back(ClientEvent::Map { epoch });
         }

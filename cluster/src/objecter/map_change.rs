@@ -1,6 +1,7 @@
 //! What a new map means for everything in flight.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use super::Objecter;
 use super::placement::Placement;
@@ -50,7 +51,7 @@ impl<M: Placement> Objecter<M> {
     ///
     /// Every epoch should be handed in. Where some were left out, a pg may have moved away and
     /// back unseen, so everything is sent again; OSDs recognise what they have done already.
-    pub fn handle_map(&mut self, map: Rc<M>, now: Now, sink: &mut dyn Completions) {
+    pub fn handle_map(&mut self, map: Arc<M>, now: Now, sink: &mut dyn Completions) {
         self.now = now;
         let had = self.mapper.epoch();
         if map.epoch() <= had {

@@ -1,4 +1,4 @@
-use std::rc::Rc;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -141,14 +141,15 @@ pub(super) enum Recalc {
 /// The current map, and the pgs of it that have been mapped. CRUSH costs microseconds; an image's
 /// requests go to a bounded number of pgs over and over.
 pub(super) struct Mapper<M> {
-    pub(super) map: Option<Rc<M>>,
+    pub(super) map: Option<Arc<M>>,
     cache: Vec<CachedPg>,
     honor_full: bool,
     /// State of a xorshift generator that balances reads.
     random: u64,
 }
 
-const CACHED_PGS: usize = 512;
+/// As many as a pool of a large cluster has.
+const CACHED_PGS: usize = 2048;
 
 impl<M: Placement> Mapper<M> {
     pub(super) fn new(honor_full: bool, seed: u64) -> Mapper<M> {

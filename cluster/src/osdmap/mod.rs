@@ -4,11 +4,10 @@
 //! decoded once per process and shared; [`OsdMap::apply`] makes the next epoch's map out of it.
 //! Objects go to OSDs in three steps: [`OsdMap::object_to_pg`] hashes the name,
 //! [`Pool::raw_pg_to_pg`] folds the hash into the pool's PGs, and [`OsdMap::map_pg`] asks CRUSH and
-//! the exceptions the map lists. [`PlacementCache`] remembers the last.
+//! the exceptions the map lists.
 
 mod apply;
 mod blocklist;
-mod cache;
 pub mod crush;
 mod decode;
 mod encode;
@@ -34,7 +33,6 @@ use std::fmt;
 
 pub use apply::ApplyError;
 pub use blocklist::Blocklist;
-pub use cache::PlacementCache;
 pub use crush::{ITEM_NONE, MapError, OsdSet, Workspace};
 pub use incremental::Incremental;
 pub use map::{OsdMap, Stretch};

@@ -31,7 +31,6 @@ fn placement() {
         println!("{name}: decode {:.1} us", decode / 1000.0);
         let mut ws = Workspace::default();
         let mut mapping = PgMapping::default();
-        let mut cache = PlacementCache::new();
         for (id, pool) in map.pools() {
             let mut seed = 0;
             let mut next = || {
@@ -40,11 +39,8 @@ fn placement() {
             };
             let into = measure(|| map.map_pg_into(next(), &mut ws, &mut mapping).unwrap());
             let fresh = measure(|| drop(black_box(map.map_pg(next()))));
-            let cached = measure(|| {
-                black_box(cache.map_pg(&map, next()));
-            });
             println!(
-                "  {} x{}: map_pg_into {into:.0} ns, map_pg {fresh:.0} ns, cached {cached:.1} ns",
+                "  {} x{}: map_pg_into {into:.0} ns, map_pg {fresh:.0} ns",
                 map.pool_name(id).unwrap(),
                 pool.size
             );

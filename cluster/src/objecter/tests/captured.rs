@@ -109,7 +109,7 @@ fn sent_by_us(map: &Arc<OsdMap>, m: &Captured, theirs: &MOsdOp<'_>) -> (i32, Vec
     };
     let mut objecter = Objecter::new(config);
     let mut sink = Sink::default();
-    objecter.handle_map(std::rc::Rc::new((**map).clone()), now, &mut sink);
+    objecter.handle_map(std::sync::Arc::clone(map), now, &mut sink);
     let ops: Vec<OsdOp> = theirs.ops.iter().collect();
     let ops = ObjectOp::from_parts(&ops, Payload::from(m.data.clone()));
     let target = if theirs.oid.is_empty() {

@@ -314,7 +314,7 @@ impl Rig {
 
     /// Hands the map to the objecter.
     pub(super) fn publish(&mut self) {
-        let map = Rc::new(self.map.clone());
+        let map = std::sync::Arc::new(self.map.clone());
         self.obj.handle_map(map, self.now, &mut self.sink);
         self.pump();
     }
