@@ -689,7 +689,14 @@ impl Client {
             }
             MonAction::Hangup { attempt } => {
                 if let Some(id) = self.mon_conn(attempt) {
-                    self.drop_conn(id.key as usize);
+                    let conn = self.drop_conn(id.key as usize);
+                    // The session itself, given up for its silence, not one of several attempts.
+                    if let Peer::Mon {
+                        handshake: None, ..
+                    } = conn.peer
+                    {
+                        self.auth.session_lost();
+                    }
                 }
             }
             MonAction::Send { attempt, message } => {
