@@ -18,6 +18,8 @@ pub(super) struct News {
     pub(super) maps: Vec<Arc<OsdMap>>,
     /// The message goes on after a gap behind this epoch.
     pub(super) gap_after: Option<u32>,
+    /// The newest epoch that the sender has.
+    pub(super) newest: u32,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +61,7 @@ impl MapCache {
         let mut news = News {
             maps: Vec::new(),
             gap_after: None,
+            newest: message.newest,
         };
         let mut at = current;
         if at.is_none() {

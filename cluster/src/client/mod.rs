@@ -839,6 +839,12 @@ impl Client {
             self.mon.subscribe_osdmap(have + 1, true);
         }
         let epoch = self.objecter.epoch();
+        // A monitor answers with so many epochs at a time (`osd_map_message_max`); an OSD sends
+        // all it has by itself.
+        let from_mon = |c: &mut Conn| matches!(c.peer, Peer::Mon { .. });
+        if news.newest > epoch && self.conn(id).is_some_and(from_mon) {
+            self.objecter.expect_newer_map();
+        }
         let events = &mut self.events;
         self.waiting.retain(|&(wanted, token)| {
             if wanted > epoch {

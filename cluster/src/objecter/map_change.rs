@@ -110,6 +110,11 @@ impl<M: Placement> Objecter<M> {
         self.arm_tick();
     }
 
+    /// The cluster has a newer map than ours: it is to be asked for.
+    pub fn expect_newer_map(&mut self) {
+        self.want_map = true;
+    }
+
     /// Decides over one request; ends it when its pool is no more (`Objecter::_scan_requests`).
     fn must_resend(
         &mut self,
