@@ -75,11 +75,12 @@ impl<M: Placement> Objecter<M> {
                     // Since it was put in line. The map that ends the pause puts it there again.
                     continue;
                 }
-                // Held back until the OSD lifts the backoff and asks for it again.
+                // Held back until the OSD lifts the backoff and asks for it again. An OSD that has
+                // died meanwhile never will: the wait counts as one for an answer.
                 if !session.backoffs.is_empty()
                     && session.backoffs.covers(op.target.spg, &op.target.hobject())
                 {
-                    op.sent = u64::MAX;
+                    op.sent = op.sent.min(self.now.mono);
                     continue;
                 }
                 self.stats.sent += 1;

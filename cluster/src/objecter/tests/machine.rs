@@ -430,6 +430,26 @@ fn backoffs_hold_back_their_objects_and_end_with_their_session() {
 }
 
 #[test]
+fn an_osd_that_dies_while_it_holds_requests_back_is_noticed() {
+    let mut rig = Rig::new();
+    rig.read("a1", 1);
+    let first = rig.one_sent();
+    let (session, pgid) = (first.session, first.pgid);
+    let all = |name: &'static [u8]| HObjectRef::head(POOL, b"", b"", name, 1);
+    rig.backoff(session, BackoffOp::Block, pgid, 1, all(b"a1"), all(b"z1"));
+    rig.answer(&first, 0, &[]);
+    // Never sent, and nothing else is under way.
+    rig.write("b1", 2);
+    assert!(rig.sent.is_empty());
+    rig.take_did();
+    rig.sleep(5);
+    rig.sleep(6);
+    let did = rig.take_did();
+    assert!(did.contains(&Did::Ping(session)));
+    assert!(did.iter().any(|d| matches!(d, Did::WantMap { .. })));
+}
+
+#[test]
 fn redirects_are_followed() {
     let mut rig = Rig::new();
     rig.change(|m| {
