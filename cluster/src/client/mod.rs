@@ -32,7 +32,7 @@ use crate::mon::{Command, Incoming as MonIncoming, MonAction, MonClient, MonErro
 use crate::msgr::{self, Connection, Event, MsgHeader, OutBatch};
 use crate::objecter::{
     Action as OsdAction, Completions, Incoming as OsdIncoming, Objecter, ObjecterConfig, OpError,
-    OpId, Request, SessionId, Stats, SubmitError, WatchRequest,
+    OpId, Request, SessionId, Stats, SubmitError, Target, WatchRequest,
 };
 use crate::osdmap::OsdMap;
 use crate::payload::Payload;
@@ -265,6 +265,20 @@ impl Client {
     ) -> Result<OpId, SubmitError> {
         self.now = now;
         self.objecter.unwatch(cookie, token, now, sink)
+    }
+
+    /// Notifies the watchers of an object and waits for their answers, as long as `timeout`
+    /// seconds at the OSD.
+    pub fn notify(
+        &mut self,
+        target: Target,
+        payload: Vec<u8>,
+        timeout: u32,
+        token: u64,
+        now: Now,
+    ) -> Result<(), SubmitError> {
+        self.now = now;
+        self.objecter.notify(target, payload, timeout, token, now)
     }
 
     pub fn mon_command(
