@@ -4,7 +4,7 @@
 //! thread. The data path does not use futures: a [`OpSink`] is registered once and hears of its
 //! operations by token.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -105,6 +105,14 @@ pub struct SinkId(u8);
 /// Tokens of sinks have the sink's number plus one in their top byte, those of futures zero.
 const SINK_SHIFT: u32 = 56;
 
+/// Tokens of futures: a key in the lower half, a number of 24 bits above.
+const BEGUN_MASK: u32 = 0xff_ffff;
+
+fn pending_of(pending: &mut Slab<Pending>, token: u64) -> Option<&mut Pending> {
+    let key = token & u64::from(u32::MAX);
+    pending.get_mut(key as usize).filter(|p| p.token == token)
+}
+
 /// What an operation returned: its object's version, and of each part a result and data.
 #[derive(Debug, Clone, Default)]
 pub struct OpOutput {
@@ -121,6 +129,8 @@ enum Outcome {
 
 #[derive(Default)]
 struct Pending {
+    /// The whole token, since keys are used again.
+    token: u64,
     outcome: Option<Outcome>,
     waker: Option<Waker>,
     op: Option<OpId>,
@@ -135,6 +145,8 @@ enum Health {
 struct Inner {
     client: RefCell<Client>,
     pending: RefCell<Slab<Pending>>,
+    /// Futures begun so far.
+    begun: Cell<u32>,
     sinks: RefCell<Vec<Option<Rc<dyn OpSink>>>>,
     /// Requests for which there was no room.
     backlog: RefCell<VecDeque<Request>>,
@@ -160,6 +172,7 @@ impl Rados {
         Rados(Rc::new(Inner {
             client: RefCell::new(client),
             pending: RefCell::default(),
+            begun: Cell::default(),
             sinks: RefCell::default(),
             backlog: RefCell::default(),
             health: RefCell::new(Health::Connecting),
@@ -314,7 +327,7 @@ impl Rados {
             let id = self.try_submit(request);
             if let Some(id) = id
                 && token >> SINK_SHIFT == 0
-                && let Some(p) = self.0.pending.borrow_mut().get_mut(token as usize)
+                && let Some(p) = pending_of(&mut self.0.pending.borrow_mut(), token)
             {
                 p.op = Some(id);
             }
@@ -324,9 +337,20 @@ impl Rados {
     // ---- requests as futures ----
 
     fn begin(&self) -> (u64, Reply) {
-        let key = self.0.pending.borrow_mut().insert(Pending::default());
+        // What was given up may still have an outcome, which must not reach whoever has its key
+        // now: a number that is not soon used again makes the difference.
+        let number = self.0.begun.get().wrapping_add(1) & BEGUN_MASK;
+        self.0.begun.set(number);
+        let mut pending = self.0.pending.borrow_mut();
+        let entry = pending.vacant_entry();
+        let key = entry.key();
+        let token = u64::from(number) << 32 | key as u64;
+        entry.insert(Pending {
+            token,
+            ..Pending::default()
+        });
         (
-            key as u64,
+            token,
             Reply {
                 inner: Rc::clone(&self.0),
                 key,
@@ -564,7 +588,13 @@ impl Future for Reply {
 impl Drop for Reply {
     fn drop(&mut self) {
         let entry = self.inner.pending.borrow_mut().remove(self.key);
-        if let (None, Some(op)) = (&entry.outcome, entry.op) {
+        if entry.outcome.is_some() {
+            return;
+        }
+        let mut backlog = self.inner.backlog.borrow_mut();
+        backlog.retain(|request| request.token != entry.token);
+        drop(backlog);
+        if let Some(op) = entry.op {
             self.inner
                 .client
                 .borrow_mut()
@@ -574,7 +604,7 @@ impl Drop for Reply {
 }
 
 fn finish(inner: &Inner, token: u64, outcome: Outcome) {
-    let waker = match inner.pending.borrow_mut().get_mut(token as usize) {
+    let waker = match pending_of(&mut inner.pending.borrow_mut(), token) {
         Some(entry) => {
             entry.outcome = Some(outcome);
             entry.waker.take()
@@ -793,5 +823,63 @@ impl IoCtx {
     pub async fn list_watchers(&self, oid: &str) -> Result<Vec<u8>, RadosError> {
         let mut output = self.read(oid, ObjectOp::new().list_watchers()).await?;
         Ok(output.parts.pop().map(|(_, data)| data).unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::{self, AuthName, Method};
+    use crate::client::ClientConfig;
+    use crate::mon::MonConfig;
+
+    /// A client that has reached nobody, with room for one request.
+    fn rados() -> Rados {
+        let auth = auth::ClientConfig {
+            methods: vec![Method::None],
+            ..auth::ClientConfig::new(AuthName::client("vm"), None)
+        };
+        let mut config = ClientConfig::new(auth, MonConfig::new(vec![], "node7".into()));
+        config.objecter.max_ops = 1;
+        let client = Client::new(config, Arc::default(), &[7; 32]).unwrap();
+        Rados::new(client, || Now { mono: 1, wall: 1 }, || ())
+    }
+
+    fn poll(reply: &mut Reply) -> Poll<Outcome> {
+        Pin::new(reply).poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn an_outcome_that_comes_late_reaches_nobody_else() {
+        let rados = rados();
+        let (old, given_up) = rados.begin();
+        let key = given_up.key;
+        drop(given_up);
+        let (new, mut reply) = rados.begin();
+        assert_eq!(reply.key, key);
+        rados.finish(old, Outcome::Map(Ok(())));
+        assert!(poll(&mut reply).is_pending());
+        rados.finish(new, Outcome::Map(Ok(())));
+        assert!(matches!(
+            poll(&mut reply),
+            Poll::Ready(Outcome::Map(Ok(())))
+        ));
+    }
+
+    #[test]
+    fn a_future_given_up_leaves_no_request_behind() {
+        let rados = rados();
+        let read = || {
+            let target = Target::object(1, "o");
+            rados.operate(target, ObjectOp::new().stat(), Access::Read(NOSNAP))
+        };
+        let running = read();
+        let waiting = read();
+        assert_eq!(rados.0.backlog.borrow().len(), 1);
+        drop(waiting);
+        assert!(rados.0.backlog.borrow().is_empty());
+        drop(running);
+        assert!(rados.0.client.borrow().has_room(0));
+        assert!(rados.0.pending.borrow().is_empty());
     }
 }
