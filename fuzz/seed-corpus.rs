@@ -74,7 +74,7 @@ fn capture(path: &Path, corpus: &Corpus) {
                 for what in 0..9 {
                     corpus.put_after("osd_results", &[what], &m.data);
                 }
-                for what in 0..13 {
+                for what in 0..12 {
                     corpus.put_after("rbd_replies", &[what], &m.data);
                 }
             }
