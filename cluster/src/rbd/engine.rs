@@ -137,6 +137,10 @@ pub struct Geometry {
     pub discard_granularity: u64,
 }
 
+/// Objects of one discard or write-zeroes that are worked on at a time, so that one request for
+/// terabytes neither fills memory nor keeps others waiting.
+const CLEAR_OBJECTS: u64 = 64;
+
 /// Objects that one status request looks at; the client asks again for the rest.
 const STATUS_OBJECTS: u64 = 64;
 
@@ -155,6 +159,13 @@ enum LiveKind<B> {
     Read(B),
     Write {
         epoch: u64,
+    },
+    /// The part from `next` on has not been looked at.
+    Clear {
+        epoch: u64,
+        next: u64,
+        end: u64,
+        granularity: u64,
     },
     Flush,
     Status {
@@ -298,32 +309,65 @@ impl<B: ReadBuffer> Engine<B> {
         }
     }
 
-    /// Frees or zeroes a range, by the cheapest operation an object allows: removing it whole,
-    /// cutting its tail, or punching a hole.
     fn clear(&mut self, token: u64, offset: u64, len: u64, granularity: u64) {
-        let id = self.begin_write(token, offset);
-        let object_size = self.geometry.layout.object_size();
-        let granularity = granularity.min(object_size);
-        self.each_extent(id, offset, len, |engine, id, extent| {
-            let start = extent.offset.next_multiple_of(granularity);
-            let mut end = extent.offset + extent.len;
-            if end != object_size {
-                end -= end % granularity;
-            }
-            if start >= end {
+        let epoch = self.note_write();
+        let granularity = granularity.min(self.geometry.layout.object_size());
+        let (next, end) = (offset, offset + len);
+        let kind = LiveKind::Clear {
+            epoch,
+            next,
+            end,
+            granularity,
+        };
+        let id = self.begin(token, offset, kind);
+        self.clear_more(id);
+        self.settle(id);
+    }
+
+    /// Frees or zeroes the next part of a range, by the cheapest operation each object allows:
+    /// removing it whole, cutting its tail, or punching a hole. A range may be the whole image, so
+    /// it is done a bounded number of objects at a time.
+    fn clear_more(&mut self, id: usize) {
+        let layout = self.geometry.layout;
+        let object_size = layout.object_size();
+        while self.requests[id].pending == 0 && self.requests[id].result.is_ok() {
+            let LiveKind::Clear {
+                next,
+                end,
+                granularity,
+                ..
+            } = &mut self.requests[id].kind
+            else {
+                return;
+            };
+            let (from, granularity) = (*next, *granularity);
+            let sets = CLEAR_OBJECTS.div_ceil(layout.stripe_count());
+            let reach = layout.set_size().saturating_mul(sets) - from % layout.set_size();
+            let len = reach.min(*end - from);
+            if len == 0 {
                 return;
             }
-            let action = match (start == 0, end == object_size) {
-                (true, true) => Action::Remove,
-                (false, true) => Action::Truncate { size: start },
-                _ => Action::Zero {
-                    offset: start,
-                    len: end - start,
-                },
-            };
-            engine.push(id, extent, Verb::Clear, action);
-        });
-        self.settle(id);
+            *next = from + len;
+            self.each_extent(id, from, len, |engine, id, extent| {
+                let start = extent.offset.next_multiple_of(granularity);
+                let mut end = extent.offset + extent.len;
+                if end != object_size {
+                    end -= end % granularity;
+                }
+                if start >= end {
+                    return;
+                }
+                let action = match (start == 0, end == object_size) {
+                    (true, true) => Action::Remove,
+                    (false, true) => Action::Truncate { size: start },
+                    _ => Action::Zero {
+                        offset: start,
+                        len: end - start,
+                    },
+                };
+                engine.push(id, extent, Verb::Clear, action);
+            });
+        }
     }
 
     fn flush(&mut self, token: u64) {
@@ -378,9 +422,14 @@ impl<B: ReadBuffer> Engine<B> {
     }
 
     fn begin_write(&mut self, token: u64, offset: u64) -> usize {
-        *self.epochs.back_mut().expect("there is always an epoch") += 1;
-        let epoch = self.first_epoch + self.epochs.len() as u64 - 1;
+        let epoch = self.note_write();
         self.begin(token, offset, LiveKind::Write { epoch })
+    }
+
+    /// Counts a write for the flushes to come.
+    fn note_write(&mut self) -> u64 {
+        *self.epochs.back_mut().expect("there is always an epoch") += 1;
+        self.first_epoch + self.epochs.len() as u64 - 1
     }
 
     fn push(&mut self, request: usize, extent: ObjectExtent, verb: Verb, action: Action) {
@@ -398,7 +447,7 @@ impl<B: ReadBuffer> Engine<B> {
         });
     }
 
-    /// Completes a request that turned out to need no operation.
+    /// Completes a request that has no operation under way.
     fn settle(&mut self, id: usize) {
         if self.requests[id].pending == 0 {
             self.complete(id);
@@ -452,7 +501,8 @@ impl<B: ReadBuffer> Engine<B> {
         }
         live.pending -= 1;
         if live.pending == 0 {
-            self.complete(part.request);
+            self.clear_more(part.request);
+            self.settle(part.request);
         }
     }
 
@@ -468,7 +518,7 @@ impl<B: ReadBuffer> Engine<B> {
             LiveKind::Status { end, found } if result.is_ok() => {
                 self.finish(token, result, None, status_extents(offset, end, found));
             }
-            LiveKind::Write { epoch } => {
+            LiveKind::Write { epoch } | LiveKind::Clear { epoch, .. } => {
                 self.finish(token, result, None, Vec::new());
                 self.epochs[(epoch - self.first_epoch) as usize] -= 1;
                 self.retire();
@@ -854,6 +904,48 @@ mod tests {
                 (3, "Zero { offset: 0, len: 100 }".into()),
             ]
         );
+    }
+
+    #[test]
+    fn a_huge_range_is_cleared_a_bounded_number_of_objects_at_a_time() {
+        let mut e = engine(Layout::new(12, 0, 0).unwrap(), 1 << 30);
+        e.submit(Request {
+            kind: Kind::WriteZeroes,
+            offset: 100,
+            len: (1 << 30) - 100,
+            token: 1,
+        });
+        let mut cleared = 0;
+        loop {
+            let ops: Vec<_> = std::iter::from_fn(|| e.poll_op()).collect();
+            assert!(ops.len() as u64 <= CLEAR_OBJECTS);
+            if ops.is_empty() {
+                break;
+            }
+            cleared += ops.len();
+            assert!(e.poll_done().is_none());
+            ops.iter()
+                .for_each(|op| e.op_done(op.token, Outcome::Result(Ok(()))));
+        }
+        assert_eq!(cleared, 1 << 18);
+        assert_eq!(e.poll_done().unwrap().result, Ok(()));
+        assert_eq!(e.in_flight(), 0);
+    }
+
+    #[test]
+    fn a_failure_ends_a_clearing_early() {
+        let mut e = engine(Layout::new(12, 0, 0).unwrap(), 1 << 30);
+        e.submit(Request {
+            kind: Kind::WriteZeroes,
+            offset: 0,
+            len: 1 << 30,
+            token: 1,
+        });
+        let ops: Vec<_> = std::iter::from_fn(|| e.poll_op()).collect();
+        ops.iter()
+            .for_each(|op| e.op_done(op.token, Outcome::Result(Err(28))));
+        assert!(e.poll_op().is_none());
+        assert_eq!(e.poll_done().unwrap().result, Err(28));
     }
 
     #[test]
