@@ -125,6 +125,8 @@ enum Outcome {
     Command(Result<CommandReply, MonError>),
     PoolOp(Result<crate::mon::PoolOpReply, MonError>),
     Map(Result<(), MonError>),
+    /// The client ended first.
+    Ended(RadosError),
 }
 
 #[derive(Default)]
@@ -221,7 +223,11 @@ impl Rados {
             }
             ClientEvent::LatestMap { token, result } => self.finish(token, Outcome::Map(result)),
             ClientEvent::Blocklisted => self.lose(RadosError::Blocklisted),
-            ClientEvent::Failed(why) => self.lose(RadosError::Connect(why)),
+            ClientEvent::Failed(why) => {
+                let why = RadosError::Connect(why);
+                self.lose(why.clone());
+                self.end_pending(&why);
+            }
         }
     }
 
@@ -235,6 +241,18 @@ impl Rados {
             self.fail(request.token, OpError::Cancelled);
         }
         self.set_health(Health::Lost(why));
+    }
+
+    /// Ends every future that still waits: there is nobody left who could answer.
+    fn end_pending(&self, why: &RadosError) {
+        let waiting: Vec<u64> = {
+            let pending = self.0.pending.borrow();
+            let open = pending.iter().filter(|(_, p)| p.outcome.is_none());
+            open.map(|(_, p)| p.token).collect()
+        };
+        for token in waiting {
+            self.finish(token, Outcome::Ended(why.clone()));
+        }
     }
 
     fn set_health(&self, health: Health) {
@@ -386,6 +404,7 @@ impl Rados {
         async move {
             match reply.await {
                 Outcome::Op(result) => result,
+                Outcome::Ended(why) => Err(why),
                 _ => unreachable!("an operation has the outcome of one"),
             }
         }
@@ -402,6 +421,7 @@ impl Rados {
         (self.0.kick)();
         match reply.await {
             Outcome::Command(result) => Ok(result?),
+            Outcome::Ended(why) => Err(why),
             _ => unreachable!("a command has the outcome of one"),
         }
     }
@@ -418,6 +438,7 @@ impl Rados {
         (self.0.kick)();
         let done = match reply.await {
             Outcome::PoolOp(result) => result?,
+            Outcome::Ended(why) => return Err(why),
             _ => unreachable!("a pool operation has the outcome of one"),
         };
         self.latest_map().await?;
@@ -431,6 +452,7 @@ impl Rados {
         (self.0.kick)();
         match reply.await {
             Outcome::Map(result) => Ok(result?),
+            Outcome::Ended(why) => Err(why),
             _ => unreachable!("a wait for a map has the outcome of one"),
         }
     }
@@ -550,6 +572,7 @@ impl Rados {
     /// Ends all sessions.
     pub async fn shutdown(&self) {
         self.with(|client, _, sink| client.close(sink));
+        self.end_pending(&RadosError::Closed);
         (self.0.kick)();
     }
 }
@@ -564,6 +587,7 @@ impl Reply {
     async fn op(self) -> Result<(), RadosError> {
         match self.await {
             Outcome::Op(result) => result.map(drop),
+            Outcome::Ended(why) => Err(why),
             _ => unreachable!("an operation has the outcome of one"),
         }
     }
@@ -847,6 +871,21 @@ mod tests {
 
     fn poll(reply: &mut Reply) -> Poll<Outcome> {
         Pin::new(reply).poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn a_client_that_ends_leaves_nobody_waiting() {
+        let rados = rados();
+        let (_, mut map) = rados.begin();
+        let (_, mut watch) = rados.begin();
+        assert!(poll(&mut map).is_pending());
+        rados.event(ClientEvent::Failed("no monitor".into()));
+        for reply in [&mut map, &mut watch] {
+            let Poll::Ready(Outcome::Ended(RadosError::Connect(why))) = poll(reply) else {
+                panic!("it still waits");
+            };
+            assert_eq!(why, "no monitor");
+        }
     }
 
     #[test]
