@@ -451,9 +451,8 @@ impl Attached {
     }
 
     async fn reread_header(&self) {
-        match Image::open(&self.io, &self.image.name, None).await {
-            Ok(image) if image.id == self.image.id => self.disk.refresh(&image),
-            Ok(_) => tracing::warn!("another image has taken the name {}", self.image.name),
+        match self.image.reopen(&self.io).await {
+            Ok(image) => self.disk.refresh(&image),
             Err(e) => tracing::warn!("cannot read the changed header: {e}"),
         }
     }

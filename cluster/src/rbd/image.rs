@@ -163,6 +163,29 @@ impl Image {
             }
             Err(e) => return Err(rados("cannot look it up")(e)),
         };
+        Image::read(io, name, id, snap).await
+    }
+
+    /// Reads the metadata again. The image is found by its id: another may have its name by now.
+    pub async fn reopen(&self, io: &IoCtx) -> Result<Image, ImageError> {
+        Image::read(io, &self.name, self.id.clone(), None).await
+    }
+
+    async fn read(
+        io: &IoCtx,
+        name: &str,
+        id: String,
+        snap: Option<&str>,
+    ) -> Result<Image, ImageError> {
+        let label = format!("{}/{name}", io.place());
+        let decode = |error| ImageError::Decode {
+            image: label.clone(),
+            error,
+        };
+        let rados = |what| {
+            let image = label.clone();
+            move |error| ImageError::Rados { image, what, error }
+        };
         let header = header_oid(&id);
         let calls = vec![
             cls::get_size(NO_SNAP),
