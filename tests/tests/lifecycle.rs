@@ -125,6 +125,14 @@ fn disks_are_listed_and_detached_by_their_names() -> Result<()> {
     product.unmap(text(&again))?;
     ensure!(!again.exists());
 
+    let uri = product.run(["map", "--tcp", "127.0.0.1:0", "rbd/tenant/one"])?;
+    let tcp = Mapped {
+        uri: uri.trim_end().to_owned(),
+        socket: Default::default(),
+    };
+    ensure!(tcp.uri.starts_with("nbd://127.0.0.1:") && client::size(&tcp)? == 8 * MIB);
+    product.unmap(&tcp.uri)?;
+
     // While a client is connected, only by force.
     let mut fio = load(&one, "randread", 60, &["--size=64M"])?;
     product.unmap("rbd/two")?;
@@ -149,12 +157,7 @@ fn disks_are_listed_and_detached_by_their_names() -> Result<()> {
     product.assert_gone()?;
     for image in ["rbd/one", "rbd/two", "rbd/tenant/one"] {
         let status = cluster.run(["rbd", "status", image])?;
-        // A watch that was not taken back, as after --force, times out on its own.
-        let forced = image == "rbd/one";
-        ensure!(
-            forced || status.contains("Watchers: none"),
-            "{image}: {status}"
-        );
+        ensure!(status.contains("Watchers: none"), "{image}: {status}");
     }
     Ok(())
 }
@@ -219,6 +222,8 @@ fn in_the_foreground_and_without_an_answer() -> Result<()> {
         let status = process.wait(Duration::from_secs(10))?;
         ensure!(status.success(), "{signal}: {status}");
         product.assert_gone()?;
+        let status = cluster.run(["rbd", "status", "rbd/one"])?;
+        ensure!(status.contains("Watchers: none"), "{signal}: {status}");
     }
 
     // A monitor that answers nothing: `map` waits, and whoever kills it ends the attempt.
@@ -441,6 +446,26 @@ fn changes_by_others_are_noticed() -> Result<()> {
     ensure!(client::sha256(&snap, &product.scratch("out"))? == sums[0].0);
     product.unmap(&sums[0].1)?;
 
+    // Under another name it is the same image, also when the name is another's.
+    cluster.run(["rbd", "rename", "rbd/one", "rbd/renamed"])?;
+    create(&cluster, "rbd/one", 3)?;
+    cluster.run([
+        "rbd",
+        "snap",
+        "create",
+        "--no-progress",
+        "rbd/renamed@after",
+    ])?;
+    let sum = exported(&cluster, &product, "rbd/renamed@after")?;
+    client::qemu(&mapped.uri, &["write -P 9 0 16M", "flush"])?;
+    ensure!(
+        exported(&cluster, &product, "rbd/renamed@after")? == sum,
+        "the snapshot changed"
+    );
+    cluster.run(["rbd", "rm", "--no-progress", "rbd/one"])?;
+    cluster.run(["rbd", "rename", "rbd/renamed", "rbd/one"])?;
+    client::qemu(&mapped.uri, &["write -P 3 0 16M", "flush"])?;
+
     // Snapshots that go while the image is attached.
     cluster.run(["rbd", "snap", "purge", "--no-progress", "rbd/one"])?;
     client::qemu(
@@ -455,4 +480,124 @@ fn changes_by_others_are_noticed() -> Result<()> {
     let rm = product.run(["image", "rm", "--no-progress", "rbd/one"])?;
     ensure!(rm.is_empty(), "{rm}");
     Ok(())
+}
+
+/// A daemon that does not run for a while loses its watch, and misses what happens meanwhile.
+#[test]
+fn a_lost_watch_is_taken_up_again() -> Result<()> {
+    if !require(&[Need::Ceph(Version::V18), Need::NBDINFO, Need::QEMU_IO]) {
+        return Ok(());
+    }
+    let builder = Cluster::builder().version(Version::V18);
+    let cluster = builder.extra_conf("osd_client_watch_timeout = 8").start()?;
+    let product = Product::new(&cluster)?;
+    create(&cluster, "rbd/one", 8)?;
+    let mapped = product.map("rbd/one", &[])?;
+    client::qemu(&mapped.uri, &["write -P 1 0 8M", "flush"])?;
+    let watched = || -> Result<bool> {
+        let status = cluster.run(["rbd", "status", "rbd/one"])?;
+        Ok(status.contains("watcher="))
+    };
+    ensure!(watched()?);
+    let daemon = product.daemon()?;
+    kill(daemon, Signal::SIGSTOP)?;
+    wait_for("the end of the watch", MINUTE, || Ok(!watched()?))?;
+    cluster.run(["rbd", "resize", "--no-progress", "--size", "9M", "rbd/one"])?;
+    cluster.run(["rbd", "snap", "create", "--no-progress", "rbd/one@s"])?;
+    let sum = exported(&cluster, &product, "rbd/one@s")?;
+    kill(daemon, Signal::SIGCONT)?;
+    wait_for("a new watch", MINUTE, watched)?;
+    wait_for("the new size", MINUTE, || {
+        Ok(client::size(&mapped)? == 9 * MIB)
+    })?;
+    client::qemu(&mapped.uri, &["write -P 2 0 9M", "flush"])?;
+    ensure!(
+        exported(&cluster, &product, "rbd/one@s")? == sum,
+        "the snapshot changed"
+    );
+    // The new watch hears as the old one did.
+    cluster.run(["rbd", "resize", "--no-progress", "--size", "10M", "rbd/one"])?;
+    ensure!(client::size(&mapped)? == 10 * MIB);
+    product.unmap("rbd/one")?;
+    product.assert_gone()?;
+    ensure!(!watched()?, "a watch is left");
+    Ok(())
+}
+
+/// The OSD that an object of pool `rbd` is on, where there is one replica.
+fn osd_of(cluster: &Cluster, object: &str) -> Result<u64> {
+    let placed = cluster.ceph_json(["osd", "map", "rbd", object])?;
+    let osd = placed["acting_primary"].as_u64();
+    osd.with_context(|| format!("{object} is nowhere: {placed}"))
+}
+
+/// `rbd snap create` does not return while a write is under way that does not know the snapshot:
+/// landing later, it would change what the snapshot shows.
+#[test]
+fn snapshots_wait_for_writes_under_way() -> Result<()> {
+    if !require(&[Need::Ceph(Version::V18), Need::QEMU_IO]) {
+        return Ok(());
+    }
+    let builder = Cluster::builder().version(Version::V18).osds(3);
+    let mut cluster = builder.pool_size(1).start()?;
+    let product = Product::new(&cluster)?;
+    // An image whose metadata leaves an OSD to data.
+    let mut found = None;
+    for n in 0..20 {
+        let name = format!("i{n}");
+        create(&cluster, &format!("rbd/{name}"), 64)?;
+        let info = product.json(["image", "info", &format!("rbd/{name}")])?;
+        let id = info["id"].as_str().context("no id")?;
+        let metadata = [
+            format!("rbd_id.{name}"),
+            format!("rbd_header.{id}"),
+            "rbd_info".into(),
+        ];
+        let taken: Vec<u64> = metadata
+            .iter()
+            .map(|object| osd_of(&cluster, object))
+            .collect::<Result<_>>()?;
+        let prefix = info["block_name_prefix"].as_str().context("no prefix")?;
+        for object in 0..16u64 {
+            let osd = osd_of(&cluster, &format!("{prefix}.{object:016x}"))?;
+            if !taken.contains(&osd) {
+                found = Some((format!("rbd/{name}"), object, osd as usize));
+                break;
+            }
+        }
+        if found.is_some() {
+            break;
+        }
+    }
+    let (image, object, osd) = found.context("no image lies as it should")?;
+    let offset = object * 4 * MIB;
+    let mapped = product.map(&image, &[])?;
+    client::qemu(&mapped.uri, &[&format!("write -P 1 {offset} 1M"), "flush"])?;
+
+    cluster.pause_osd(osd)?;
+    let mut write = request(&mapped, &format!("write -P 2 {offset} 64k"))?;
+    std::thread::sleep(Duration::from_millis(500));
+    let snap = format!("{image}@s");
+    let mut command = cluster.command(["rbd", "snap", "create", "--no-progress", &snap])?;
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    let mut snapping = Process::spawn(command)?;
+    // It waits for our answer for 5 s (Ceph: `librbd/watcher/Notifier.cc`, `NOTIFY_TIMEOUT`).
+    std::thread::sleep(Duration::from_secs(2));
+    ensure!(write.is_running(), "a paused OSD answered");
+    ensure!(
+        snapping.is_running(),
+        "the snapshot did not wait for the write"
+    );
+    cluster.resume_osd(osd)?;
+    write.wait(MINUTE)?;
+    ensure!(snapping.wait(MINUTE)?.success());
+    let sum = exported(&cluster, &product, &snap)?;
+    client::qemu(&mapped.uri, &[&format!("write -P 3 {offset} 1M"), "flush"])?;
+    ensure!(
+        exported(&cluster, &product, &snap)? == sum,
+        "the snapshot changed"
+    );
+    ensure!(exported(&cluster, &product, &image)? != sum);
+    product.unmap(&image)?;
+    product.assert_gone()
 }
