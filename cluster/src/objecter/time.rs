@@ -77,7 +77,8 @@ impl<M: Placement> Objecter<M> {
                 // fence this client.
                 self.want_map = true;
             }
-            if laggy && session.link == Link::Open {
+            // A notify waits for news without a request under way.
+            if (laggy || watched) && session.link == Link::Open {
                 self.todo.push_back(Todo::Ping(session.id));
             }
             let idle = now.saturating_sub(session.busy);

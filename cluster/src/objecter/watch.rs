@@ -319,6 +319,9 @@ impl<M: Placement> Objecter<M> {
             return;
         };
         match (NotifyEvent::from_wire(m.opcode), linger.is_watch()) {
+            // The end of an earlier registration: one that is under way makes up for it, and its
+            // outcome is still to be told.
+            (Some(NotifyEvent::Disconnect), true) if linger.state == State::Registering => {}
             (Some(NotifyEvent::Disconnect), true) => {
                 linger.broke(cookie, OpError::Errno(ENOTCONN), sink);
             }

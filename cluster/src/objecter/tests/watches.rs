@@ -105,7 +105,11 @@ fn a_watch_is_pinged_and_its_validity_known() {
         }
     }
     let did = rig.take_did();
-    assert!(did.iter().all(|d| matches!(d, Did::WantMap { .. })) && !did.is_empty());
+    assert!(
+        did.iter()
+            .all(|d| matches!(d, Did::WantMap { .. } | Did::Ping(_)))
+            && !did.is_empty()
+    );
     assert_eq!(rig.take_events(), []);
 }
 
@@ -220,6 +224,42 @@ fn taking_a_watch_down_ends_a_registration_without_an_answer() {
     assert_eq!(rig.take_events(), []);
     rig.answer(&unwatch, 0, &[]);
     assert_eq!(rig.take_events(), [done(2)]);
+}
+
+#[test]
+fn a_registration_outlives_the_disconnect_of_an_earlier_one() {
+    let mut rig = Rig::new();
+    rig.obj.watch(request(COOKIE, 1), rig.now).unwrap();
+    rig.pump();
+    let first = rig.one_sent();
+    rig.lose(first.session);
+    let again = rig.one_sent();
+    rig.notify_message(
+        again.session,
+        &event(NotifyEvent::Disconnect, COOKIE, 0),
+        &[],
+    );
+    assert_eq!(rig.take_events(), []);
+    rig.lose(again.session);
+    rig.sleep(1);
+    let last = rig.one_sent();
+    rig.answer(&last, 0, &[]);
+    assert_eq!(rig.take_events(), [done(1)]);
+}
+
+#[test]
+fn a_connection_that_a_notify_waits_on_is_probed() {
+    let mut rig = Rig::new();
+    let target = Target::object(POOL, "o1");
+    rig.obj
+        .notify(target, b"x".to_vec(), 5, 1, rig.now)
+        .unwrap();
+    rig.pump();
+    let sent = rig.one_sent();
+    rig.answer(&sent, 0, &[&7u64.to_le_bytes()]);
+    rig.take_did();
+    rig.sleep(5);
+    assert!(rig.take_did().contains(&Did::Ping(sent.session)));
 }
 
 #[test]
