@@ -174,9 +174,11 @@ fn osds_and_monitors(version: Version, store: Store, mons: usize) -> Result<()> 
             scene.cluster.kill_osd(osd)?;
             scene.cluster.wait_osd_down(osd, MINUTE)?;
         }
+        // It may still look for the monitor that the last round killed.
+        let found = "a monitor session of the daemon";
+        wait_for(found, MINUTE, || Ok(!scene.monitors_used()?.is_empty()))?;
         let used = scene.monitors_used()?;
-        ensure!(!used.is_empty(), "the daemon has no monitor");
-        let mon = used[0];
+        let mon = *used.first().context("the daemon lost its monitor again")?;
         scene.cluster.kill_mon(mon)?;
         if monitor_first {
             scene.cluster.kill_osd(osd)?;
