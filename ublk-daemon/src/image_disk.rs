@@ -84,8 +84,6 @@ pub struct ImageDisk {
     /// The data pool cannot say which parts of an object are stored.
     erasure: bool,
     lost: Cell<Option<Errno>>,
-    /// Operations submitted to the cluster.
-    ops: Cell<u64>,
 }
 
 impl ImageDisk {
@@ -107,7 +105,6 @@ impl ImageDisk {
             noticed: Signal::default(),
             erasure: io.pool_info(pool).is_some_and(|p| p.erasure),
             lost: Cell::new(None),
-            ops: Cell::new(0),
         });
         let sink: Rc<dyn OpSink> = Rc::clone(&disk) as Rc<dyn OpSink>;
         disk.sink.set(Some(io.rados().register(sink)));
@@ -307,7 +304,6 @@ impl OpSink for ImageDisk {
         loop {
             let op = self.engine.borrow_mut().poll_op();
             let Some(op) = op else { break };
-            self.ops.set(self.ops.get() + 1);
             self.rados.submit(sink, self.request(op));
         }
     }
