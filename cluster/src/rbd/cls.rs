@@ -137,11 +137,6 @@ pub fn dir_remove_image(name: &str, id: &str) -> Call {
     })
 }
 
-/// On `rbd_directory`: the id of an image (`dir_get_id`).
-pub fn dir_get_id(name: &str) -> Call {
-    rbd("dir_get_id", |b| b.put_string(name))
-}
-
 /// On `rbd_directory`: names and ids after `start`, in name order.
 pub fn dir_list(start: &str, max: u64) -> Call {
     rbd("dir_list", |b| {
@@ -153,31 +148,6 @@ pub fn dir_list(start: &str, max: u64) -> Call {
 /// On `rbd_directory` of a namespace: fails when the namespace is gone or going.
 pub fn dir_state_assert_ready() -> Call {
     rbd("dir_state_assert", |b| b.put_u8(0))
-}
-
-/// On `rbd_namespace`: the namespaces of a pool.
-pub fn namespace_list(start: &str, max: u64) -> Call {
-    rbd("namespace_list", |b| {
-        b.put_string(start);
-        b.put_u64(max);
-    })
-}
-
-/// On `rbd_object_map.ID`: makes or resizes the map; new objects get `state`.
-pub fn object_map_resize(objects: u64, state: u8) -> Call {
-    rbd("object_map_resize", |b| {
-        b.put_u64(objects);
-        b.put_u8(state);
-    })
-}
-
-/// On `rbd_children` (clone v1).
-pub fn get_children(parent: &ParentSpec) -> Call {
-    rbd("get_children", |b| {
-        b.put_i64(parent.pool);
-        b.put_string(&parent.image_id);
-        b.put_u64(parent.snap);
-    })
 }
 
 /// `get_size`: order, size in bytes.
