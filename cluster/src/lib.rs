@@ -17,6 +17,7 @@ pub mod conf;
 pub mod mon;
 pub mod msgr;
 pub mod objecter;
+pub mod osd;
 pub mod osdmap;
 
 /// Fills `seed` with random bytes of the system.

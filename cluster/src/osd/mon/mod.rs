@@ -1,0 +1,1 @@
+//! The cluster's only monitor.

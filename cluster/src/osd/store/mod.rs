@@ -1,0 +1,220 @@
+//! Where objects are kept: what a store promises, and what a transaction can say.
+//!
+//! A store belongs to one OSD thread. [`Store::apply`] makes a transaction visible to reads at once
+//! and returns its number; the transaction is durable when [`Store::committed`] has reached that
+//! number. Nobody outside may learn of a transaction before: the OSD holds back every answer that
+//! depends on one. Each transaction is atomic: a crash leaves all of it or nothing.
+
+use std::borrow::Cow;
+
+use crate::objecter::msg::{EVersion, HObject, HObjectRef, PgId, ReqId};
+
+use super::object::ObjectInfo;
+
+/// Number of a transaction within a store, counted from 1.
+pub type Seq = u64;
+
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("{what}: {source}")]
+    Io {
+        what: String,
+        source: std::io::Error,
+    },
+    #[error("the store is damaged: {0}")]
+    Damaged(String),
+    #[error("there is no pg {0} here")]
+    NoPg(PgId),
+}
+
+pub type Result<T, E = StoreError> = std::result::Result<T, E>;
+
+/// Keys and values in ascending order, and whether more would follow.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Page<T> {
+    pub items: Vec<T>,
+    pub more: bool,
+}
+
+/// A pg's history as far as a repeated request needs it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PgState {
+    /// Of the newest transaction.
+    pub last_update: EVersion,
+    pub last_user_version: u64,
+    /// Newest last, at most [`LOG_LEN`].
+    pub log: Vec<LogEntry>,
+    /// Removed snapshots that no object has clones for any more, as start and length.
+    pub trimmed_snaps: Vec<(u64, u64)>,
+}
+
+/// Requests that a pg remembers (`osd_pg_log_dups_tracked` is 3000 in Ceph).
+pub const LOG_LEN: usize = 3000;
+
+/// A write that was carried out, or that failed for good.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LogEntry {
+    pub version: EVersion,
+    pub user_version: u64,
+    pub reqid: ReqId,
+    pub result: i32,
+    /// What each operation returned, where the request asked to be told (`RETURNVEC`).
+    pub returns: Vec<(i32, Vec<u8>)>,
+}
+
+/// What a request changes. Steps take effect in order; objects are named by their place in
+/// `objects`.
+#[derive(Debug, Default)]
+pub struct Transaction<'a> {
+    pub log: Option<LogEntry>,
+    pub objects: Vec<HObject>,
+    pub steps: Vec<Step<'a>>,
+    /// New value of [`PgState::trimmed_snaps`].
+    pub trimmed_snaps: Option<Vec<(u64, u64)>>,
+}
+
+/// A key and its value.
+pub type Pair<'a> = (Cow<'a, [u8]>, Cow<'a, [u8]>);
+
+/// Place of an object in [`Transaction::objects`].
+pub type Obj = usize;
+
+#[derive(Debug)]
+pub enum Step<'a> {
+    /// Makes an empty object unless it is there. Every other step on a missing object makes it too.
+    Touch(Obj),
+    /// Bytes between the old end and `offset` become zero.
+    Write {
+        obj: Obj,
+        offset: u64,
+        data: Cow<'a, [u8]>,
+    },
+    /// Gives space back where the store can; reads as zero. Does not lengthen the object's data.
+    Zero {
+        obj: Obj,
+        offset: u64,
+        length: u64,
+    },
+    Truncate {
+        obj: Obj,
+        size: u64,
+    },
+    /// Data, attributes, omap and info.
+    Remove(Obj),
+    /// Makes `to` a copy of `from` with data, attributes, omap and info; what `to` had is gone.
+    Clone {
+        from: Obj,
+        to: Obj,
+    },
+    SetInfo {
+        obj: Obj,
+        info: Box<ObjectInfo>,
+    },
+    SetAttr {
+        obj: Obj,
+        name: Cow<'a, [u8]>,
+        value: Cow<'a, [u8]>,
+    },
+    RemoveAttr {
+        obj: Obj,
+        name: Cow<'a, [u8]>,
+    },
+    RemoveAttrs(Obj),
+    OmapSetHeader {
+        obj: Obj,
+        header: Cow<'a, [u8]>,
+    },
+    OmapSet {
+        obj: Obj,
+        pairs: Vec<Pair<'a>>,
+    },
+    OmapRemove {
+        obj: Obj,
+        keys: Vec<Cow<'a, [u8]>>,
+    },
+    /// From `begin` up to, without, `end`.
+    OmapRemoveRange {
+        obj: Obj,
+        begin: Cow<'a, [u8]>,
+        end: Cow<'a, [u8]>,
+    },
+    /// Keys and header.
+    OmapClear(Obj),
+}
+
+/// How much a pg holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// Heads, clones and whiteouts.
+    pub objects: u64,
+    pub clones: u64,
+    /// Sum of the objects' sizes.
+    pub bytes: u64,
+    /// Bytes that take up room.
+    pub stored: u64,
+    pub omap_bytes: u64,
+    pub omap_keys: u64,
+}
+
+/// See the [module](self) for what a store promises.
+pub trait Store {
+    /// A pg on its way to another thread, with everything in it.
+    type Detached: Send + 'static;
+
+    fn pgs(&self) -> Vec<PgId>;
+    fn create_pg(&mut self, pg: PgId) -> Result<()>;
+    /// Removes a pg and its objects.
+    fn remove_pg(&mut self, pg: PgId) -> Result<()>;
+    fn pg_state(&mut self, pg: PgId) -> Result<PgState>;
+    fn usage(&self, pg: PgId) -> Usage;
+    /// Moves the objects of `from` whose hash belongs to `to` in a pool of `pg_num` pgs; makes `to`
+    /// where it is missing, with the history of `from`. Serves splitting and, with `to` the one
+    /// that stays, merging; `from` stays even when nothing is left in it.
+    fn move_objects(&mut self, from: PgId, to: PgId, pg_num: u32) -> Result<()>;
+    /// Takes a pg out of this thread's hands. All of its transactions must have been committed.
+    fn detach_pg(&mut self, pg: PgId) -> Result<Self::Detached>;
+    fn attach_pg(&mut self, pg: PgId, detached: Self::Detached) -> Result<()>;
+
+    /// `None` when the store has no such object.
+    fn info(&mut self, pg: PgId, oid: &HObjectRef<'_>) -> Result<Option<&ObjectInfo>>;
+    /// Appends up to `length` bytes of data to `out`: what lies beyond the data's end is left out,
+    /// holes are zeros. Returns how many.
+    fn read(
+        &mut self,
+        pg: PgId,
+        oid: &HObjectRef<'_>,
+        offset: u64,
+        length: u64,
+        out: &mut Vec<u8>,
+    ) -> Result<usize>;
+    /// Offset and length of what is stored in a range, ascending, neither overlapping nor touching.
+    fn extents(
+        &mut self,
+        pg: PgId,
+        oid: &HObjectRef<'_>,
+        offset: u64,
+        length: u64,
+    ) -> Result<Vec<(u64, u64)>>;
+    fn attr(&mut self, pg: PgId, oid: &HObjectRef<'_>, name: &[u8]) -> Result<Option<Vec<u8>>>;
+    /// In ascending order of names.
+    fn attrs(&mut self, pg: PgId, oid: &HObjectRef<'_>) -> Result<Vec<(Vec<u8>, Vec<u8>)>>;
+    fn omap_header(&mut self, pg: PgId, oid: &HObjectRef<'_>) -> Result<Vec<u8>>;
+    fn omap_get(&mut self, pg: PgId, oid: &HObjectRef<'_>, key: &[u8]) -> Result<Option<Vec<u8>>>;
+    /// Up to `max` pairs after `after` (from the first one when empty) whose keys begin with
+    /// `prefix`.
+    fn omap_list(
+        &mut self,
+        pg: PgId,
+        oid: &HObjectRef<'_>,
+        after: &[u8],
+        prefix: &[u8],
+        max: usize,
+    ) -> Result<Page<(Vec<u8>, Vec<u8>)>>;
+    /// Up to `max` objects, heads and clones, from `from` on in the order of
+    /// [`HObjectRef::order`].
+    fn list(&mut self, pg: PgId, from: &HObjectRef<'_>, max: usize) -> Result<Page<HObject>>;
+
+    fn apply(&mut self, pg: PgId, txn: Transaction<'_>) -> Result<Seq>;
+    /// Every transaction up to this one is durable.
+    fn committed(&self) -> Seq;
+}
