@@ -23,6 +23,9 @@ use crate::tools::{self, FileLock, find_program};
 /// What a cluster is made of.
 const PACKAGES: [&str; 4] = ["ceph-mon", "ceph-osd", "ceph-mgr", "ceph-common"];
 
+/// Ceph's own test programs, which `ceph-suites` runs against our server.
+const SUITES: &str = "ceph-test";
+
 /// Programs that tests drive and compare with; each of them with its Debian package.
 const TOOLS: [(&str, &str); 6] = [
     ("fio", "fio"),
@@ -43,7 +46,7 @@ impl Installed {
     /// Finds a version: in its root, or else on the host. The error says how to install it.
     pub fn find(version: Version) -> Result<Installed> {
         let root = root_of(version);
-        let sandbox = if is_complete(&root) {
+        let sandbox = if is_complete(version, &root) {
             Sandbox::Root(root)
         } else if host_version() == Some(version.major()) {
             Sandbox::Host
@@ -74,9 +77,18 @@ fn root_of(version: Version) -> PathBuf {
     roots().join(version.to_string())
 }
 
+/// Whether the version's test programs are installed with it: of the newest only, as every version
+/// brings the same ones and they are large.
+fn has_suites(version: Version) -> bool {
+    version == Version::V20
+}
+
 /// The list of packages is written last, and the root gets its name by a rename.
-fn is_complete(root: &Path) -> bool {
-    root.join(".packages").is_file() && root.join("usr/bin/ceph-mon").is_file()
+fn is_complete(version: Version, root: &Path) -> bool {
+    let has = |program: &str| root.join("usr/bin").join(program).is_file();
+    root.join(".packages").is_file()
+        && has("ceph-mon")
+        && (!has_suites(version) || has("ceph_test_librbd"))
 }
 
 /// The major version of the host's own Ceph.
@@ -177,7 +189,7 @@ fn install_root(version: Version) -> Result<()> {
     })?;
     let lock = roots.join(format!(".{version}.lock"));
     let _lock = FileLock::wait(&lock, "another installation")?;
-    if is_complete(&root) {
+    if is_complete(version, &root) {
         return Ok(());
     }
     let partial = roots.join(format!("{version}.partial"));
@@ -189,7 +201,11 @@ fn install_root(version: Version) -> Result<()> {
     eprintln!("downloading Ceph {version} of Debian {}", version.suite());
     let apt = Apt::new(&partial.join("apt"), version.suite())?;
     // rbd runs date(1); essential packages that nothing depends on do not come by themselves.
-    let debs = apt.download(&[&PACKAGES[..], &["coreutils", "dash"]].concat())?;
+    let mut packages = [&PACKAGES[..], &["coreutils", "dash"]].concat();
+    if has_suites(version) {
+        packages.push(SUITES);
+    }
+    let debs = apt.download(&packages)?;
 
     eprintln!("unpacking {} packages into {}", debs.len(), root.display());
     let tree = partial.join("root");
@@ -269,8 +285,9 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("usr/bin")).unwrap();
         fs::write(root.path().join("usr/bin/ceph-mon"), "").unwrap();
-        assert!(!is_complete(root.path()));
+        assert!(!is_complete(Version::V18, root.path()));
         fs::write(root.path().join(".packages"), "").unwrap();
-        assert!(is_complete(root.path()));
+        assert!(is_complete(Version::V18, root.path()));
+        assert!(!is_complete(Version::V20, root.path()));
     }
 }
