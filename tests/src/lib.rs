@@ -24,6 +24,7 @@
 
 pub mod ceph;
 pub mod product;
+pub mod suites;
 pub mod tools;
 
 mod need;

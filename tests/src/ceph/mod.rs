@@ -10,6 +10,7 @@
 mod apt;
 mod asok;
 mod builder;
+mod client;
 mod cluster;
 mod conf;
 mod daemon;
@@ -26,6 +27,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 pub use builder::Builder;
+pub use client::Client;
 pub use cluster::Cluster;
 pub use daemon::DaemonId;
 pub use install::{Installed, install, install_tools};

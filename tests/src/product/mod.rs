@@ -6,6 +6,7 @@
 
 mod build;
 pub mod client;
+mod server;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -22,6 +23,7 @@ use crate::ceph::Cluster;
 use crate::tools::{self, Output, Process, wait_for};
 
 pub use build::binary;
+pub use server::Server;
 
 /// How long a command may take unless told otherwise: longer than its own limits.
 const COMMAND_LIMIT: Duration = Duration::from_secs(60);

@@ -1,0 +1,110 @@
+//! Our single-node server, as `ublk-rbd cluster start` runs it.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+use super::{binary, text};
+use crate::ceph::{Client, Version};
+use crate::tools::{self, Process};
+
+const COMMAND_LIMIT: Duration = Duration::from_secs(60);
+
+/// A server in the foreground of a process of its own, on free ports of 127.0.0.1. Dropped, it is
+/// killed and its directory removed.
+#[derive(Debug)]
+pub struct Server {
+    process: Process,
+    home: TempDir,
+    options: Vec<String>,
+}
+
+impl Server {
+    /// `--memory`, or what else is to be said besides the directory; with neither `--memory` nor
+    /// anything else the store is in files.
+    pub fn start(options: &[&str]) -> Result<Server> {
+        // Programs of every version of Ceph see /tmp, and paths of unix sockets are short.
+        let home = tempfile::Builder::new().prefix("us.").tempdir_in("/tmp")?;
+        let options: Vec<String> = options.iter().map(|o| (*o).to_owned()).collect();
+        let process = launch(home.path(), &options)?;
+        Ok(Server {
+            process,
+            home,
+            options,
+        })
+    }
+
+    pub fn dir(&self) -> PathBuf {
+        self.home.path().join("cluster")
+    }
+
+    pub fn conf_path(&self) -> PathBuf {
+        self.dir().join("ceph.conf")
+    }
+
+    pub fn pid(&self) -> Pid {
+        self.process.pid()
+    }
+
+    /// Client programs of a version of Ceph.
+    pub fn client(&self, version: Version) -> Result<Client> {
+        Client::new(version, &self.conf_path())
+    }
+
+    /// A subcommand of `ublk-rbd cluster` for this server.
+    pub fn command(&self, args: &[&str]) -> Result<Command> {
+        let mut command = Command::new(binary()?);
+        command.args(["cluster"]).args(args);
+        command.args(["--dir", text(&self.dir())]);
+        Ok(command)
+    }
+
+    pub fn run(&self, args: &[&str]) -> Result<String> {
+        tools::run(self.command(args)?, COMMAND_LIMIT)
+    }
+
+    /// Ends it as a power cut does.
+    pub fn kill(&mut self) -> Result<()> {
+        self.process.signal(Signal::SIGKILL)?;
+        self.process.wait(COMMAND_LIMIT).map(drop)
+    }
+
+    /// Starts it again, after it has ended.
+    pub fn restart(&mut self) -> Result<()> {
+        self.process = launch(self.home.path(), &self.options)?;
+        Ok(())
+    }
+
+    /// Ends it in order.
+    pub fn stop(&mut self) -> Result<()> {
+        self.process.signal(Signal::SIGTERM)?;
+        let status = self.process.wait(COMMAND_LIMIT)?;
+        ensure!(status.success(), "the server ended with {status}");
+        Ok(())
+    }
+}
+
+/// Starts a server and waits until it says that it serves.
+fn launch(home: &Path, options: &[String]) -> Result<Process> {
+    let dir = home.join("cluster");
+    let mut command = Command::new(binary()?);
+    command
+        .args(["cluster", "start", "--foreground", "--dir", text(&dir)])
+        .args(options);
+    if !options.iter().any(|o| o == "--listen") {
+        command.args(["--listen", "127.0.0.1:0"]);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let line = tools::command_line(&command);
+    let mut process = Process::spawn(command)?;
+    let mut said = String::new();
+    BufReader::new(process.take_stdout().context("no pipe")?).read_line(&mut said)?;
+    ensure!(!said.is_empty(), "`{line}` said nothing and ended");
+    Ok(process)
+}

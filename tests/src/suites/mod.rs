@@ -1,0 +1,220 @@
+//! Ceph's own test programs, run against a cluster of ours or of Ceph.
+//!
+//! * [`SUITES`] are the programs and their arguments.
+//! * [`gtest`] runs one that is built on googletest, test by test, over crashes and hangs.
+//! * [`Expectations`] name the tests that are known to fail, each with its reason.
+
+mod expect;
+pub mod gtest;
+mod program;
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::ceph::Client;
+
+pub use expect::Expectations;
+
+/// How one test ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    Passed,
+    /// The test itself says that it does not apply.
+    Skipped,
+    /// With the first lines of what it said.
+    Failed(String),
+    /// The program ended in the middle of it.
+    Crashed(String),
+    /// It took more than its time.
+    Hung,
+}
+
+impl Verdict {
+    pub fn is_bad(&self) -> bool {
+        !matches!(self, Verdict::Passed | Verdict::Skipped)
+    }
+}
+
+/// A test and how it ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    pub test: String,
+    pub verdict: Verdict,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Gtest,
+    /// One test per line of arguments, of which only the exit code counts.
+    Program(&'static [(&'static str, &'static [&'static str])]),
+}
+
+/// One of Ceph's test programs.
+#[derive(Debug, Clone, Copy)]
+pub struct Suite {
+    /// Without `ceph_test_`.
+    pub name: &'static str,
+    kind: Kind,
+    /// For one test.
+    limit: Duration,
+}
+
+const fn gtest(name: &'static str) -> Suite {
+    Suite {
+        name,
+        kind: Kind::Gtest,
+        limit: Duration::from_secs(120),
+    }
+}
+
+/// Alignments as Ceph's own runs of fsx have them (`qa/tasks/rbd_fsx.py`), by operation.
+const FSX: &[(&str, &[&str])] = &[
+    (
+        "aligned",
+        &[
+            "-d",
+            "-p",
+            "1000",
+            "-P",
+            "/tmp",
+            "-l",
+            "67108864",
+            "-r",
+            "512",
+            "-w",
+            "512",
+            "-t",
+            "512",
+            "-h",
+            "512",
+            "-S",
+            "1",
+            "-N",
+            "3000",
+            "rbd",
+            "fsx-aligned",
+        ],
+    ),
+    (
+        "bytes",
+        &[
+            "-d",
+            "-p",
+            "1000",
+            "-P",
+            "/tmp",
+            "-l",
+            "16777216",
+            "-S",
+            "2",
+            "-N",
+            "3000",
+            "rbd",
+            "fsx-bytes",
+        ],
+    ),
+];
+
+pub const SUITES: &[Suite] = &[
+    Suite {
+        name: "librbd_fsx",
+        kind: Kind::Program(FSX),
+        limit: Duration::from_secs(600),
+    },
+    gtest("librbd"),
+    gtest("cls_rbd"),
+    gtest("cls_lock"),
+    gtest("cls_hello"),
+    gtest("cls_numops"),
+    gtest("cls_refcount"),
+    gtest("rados_api_aio"),
+    gtest("rados_api_aio_pp"),
+    gtest("rados_api_asio"),
+    gtest("rados_api_c_read_operations"),
+    gtest("rados_api_c_write_operations"),
+    gtest("rados_api_cmd"),
+    gtest("rados_api_cmd_pp"),
+    gtest("rados_api_io"),
+    gtest("rados_api_io_pp"),
+    gtest("rados_api_list"),
+    gtest("rados_api_lock"),
+    gtest("rados_api_lock_pp"),
+    gtest("rados_api_misc"),
+    gtest("rados_api_misc_pp"),
+    gtest("rados_api_pool"),
+    gtest("rados_api_service"),
+    gtest("rados_api_service_pp"),
+    gtest("rados_api_snapshots"),
+    gtest("rados_api_snapshots_pp"),
+    gtest("rados_api_stat"),
+    gtest("rados_api_stat_pp"),
+    gtest("rados_api_watch_notify"),
+    gtest("rados_api_watch_notify_pp"),
+];
+
+impl Suite {
+    pub fn program(&self) -> String {
+        format!("ceph_test_{}", self.name)
+    }
+
+    /// Runs the tests that match `filter`, a pattern with `*`. `seen` is told of each as it ends.
+    pub fn run(
+        &self,
+        client: &Client,
+        filter: &str,
+        seen: &mut dyn FnMut(&Outcome),
+    ) -> Result<Vec<Outcome>> {
+        match self.kind {
+            Kind::Gtest => gtest::run(client, &self.program(), filter, self.limit, seen),
+            Kind::Program(tests) => {
+                program::run(client, &self.program(), tests, filter, self.limit, seen)
+            }
+        }
+    }
+}
+
+/// Whether `text` matches `pattern`, in which `*` is any run of characters.
+fn matches(pattern: &str, text: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let Some(mut rest) = text.strip_prefix(parts.next().unwrap_or_default()) else {
+        return false;
+    };
+    let mut parts = parts.peekable();
+    if parts.peek().is_none() {
+        return rest.is_empty();
+    }
+    while let Some(part) = parts.next() {
+        if parts.peek().is_none() {
+            return rest.ends_with(part);
+        }
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns() {
+        for (pattern, text, want) in [
+            ("*", "", true),
+            ("*", "a.b", true),
+            ("a", "a", true),
+            ("a", "ab", false),
+            ("a*", "ab", true),
+            ("*b", "ab", true),
+            ("*b", "abc", false),
+            ("a*c*e", "abcde", true),
+            ("a*c*e", "abde", false),
+            ("a*a", "a", false),
+        ] {
+            assert_eq!(matches(pattern, text), want, "{pattern} {text}");
+        }
+    }
+}
