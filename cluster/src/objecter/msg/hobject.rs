@@ -195,8 +195,8 @@ impl<'a> HObjectRef<'a> {
     }
 }
 
-/// `hobject_t` that owns its strings.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// `hobject_t` that owns its strings. Compares by [`HObjectRef::order`].
+#[derive(Debug, Clone)]
 pub struct HObject {
     key: Box<[u8]>,
     name: Box<[u8]>,
@@ -232,6 +232,26 @@ impl From<HObjectRef<'_>> for HObject {
             max: h.max,
             pool: h.pool,
         }
+    }
+}
+
+impl PartialEq for HObject {
+    fn eq(&self, other: &HObject) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for HObject {}
+
+impl PartialOrd for HObject {
+    fn partial_cmp(&self, other: &HObject) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for HObject {
+    fn cmp(&self, other: &HObject) -> Ordering {
+        self.as_ref().order(&other.as_ref())
     }
 }
 

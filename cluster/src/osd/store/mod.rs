@@ -5,6 +5,10 @@
 //! number. Nobody outside may learn of a transaction before: the OSD holds back every answer that
 //! depends on one. Each transaction is atomic: a crash leaves all of it or nothing.
 
+#[cfg(any(test, feature = "testing"))]
+pub mod conformance;
+pub mod memory;
+
 use std::borrow::Cow;
 
 use crate::objecter::msg::{EVersion, HObject, HObjectRef, PgId, ReqId};
@@ -50,6 +54,30 @@ pub struct PgState {
 
 /// Requests that a pg remembers (`osd_pg_log_dups_tracked` is 3000 in Ceph).
 pub const LOG_LEN: usize = 3000;
+
+impl PgState {
+    /// What becomes of the histories of two pgs that are merged.
+    pub fn merge(&mut self, other: PgState) {
+        self.last_update = self.last_update.max(other.last_update);
+        self.last_user_version = self.last_user_version.max(other.last_user_version);
+        self.log.extend(other.log);
+        // Stable, so that entries of one pg keep their order whatever they say.
+        self.log.sort_by_key(|e| e.version);
+        self.log.drain(..self.log.len().saturating_sub(LOG_LEN));
+        // A snapshot is trimmed where it is trimmed in both halves.
+        let mut both = Vec::new();
+        for &(start, len) in &self.trimmed_snaps {
+            for &(s, l) in &other.trimmed_snaps {
+                let from = start.max(s);
+                let to = start.saturating_add(len).min(s.saturating_add(l));
+                if from < to {
+                    both.push((from, to - from));
+                }
+            }
+        }
+        self.trimmed_snaps = both;
+    }
+}
 
 /// A write that was carried out, or that failed for good.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -148,10 +176,11 @@ pub struct Usage {
     /// Heads, clones and whiteouts.
     pub objects: u64,
     pub clones: u64,
-    /// Sum of the objects' sizes.
+    /// Sum of the sizes that the objects' infos tell.
     pub bytes: u64,
-    /// Bytes that take up room.
+    /// Bytes that take up room: at least what [`Store::extents`] tells.
     pub stored: u64,
+    /// Keys and values.
     pub omap_bytes: u64,
     pub omap_keys: u64,
 }
@@ -168,14 +197,15 @@ pub trait Store {
     fn pg_state(&mut self, pg: PgId) -> Result<PgState>;
     fn usage(&self, pg: PgId) -> Usage;
     /// Moves the objects of `from` whose hash belongs to `to` in a pool of `pg_num` pgs; makes `to`
-    /// where it is missing, with the history of `from`. Serves splitting and, with `to` the one
-    /// that stays, merging; `from` stays even when nothing is left in it.
+    /// where it is missing, with the history of `from`, and otherwise merges the histories
+    /// ([`PgState::merge`]). Serves splitting and, with `to` the one that stays, merging; `from`
+    /// stays even when nothing is left in it.
     fn move_objects(&mut self, from: PgId, to: PgId, pg_num: u32) -> Result<()>;
     /// Takes a pg out of this thread's hands. All of its transactions must have been committed.
     fn detach_pg(&mut self, pg: PgId) -> Result<Self::Detached>;
     fn attach_pg(&mut self, pg: PgId, detached: Self::Detached) -> Result<()>;
 
-    /// `None` when the store has no such object.
+    /// `None` when the store has no such object; the default for an object that was never told.
     fn info(&mut self, pg: PgId, oid: &HObjectRef<'_>) -> Result<Option<&ObjectInfo>>;
     /// Appends up to `length` bytes of data to `out`: what lies beyond the data's end is left out,
     /// holes are zeros. Returns how many.
@@ -200,8 +230,8 @@ pub trait Store {
     fn attrs(&mut self, pg: PgId, oid: &HObjectRef<'_>) -> Result<Vec<(Vec<u8>, Vec<u8>)>>;
     fn omap_header(&mut self, pg: PgId, oid: &HObjectRef<'_>) -> Result<Vec<u8>>;
     fn omap_get(&mut self, pg: PgId, oid: &HObjectRef<'_>, key: &[u8]) -> Result<Option<Vec<u8>>>;
-    /// Up to `max` pairs after `after` (from the first one when empty) whose keys begin with
-    /// `prefix`.
+    /// Up to `max` pairs whose keys are greater than `after` and begin with `prefix`. A key without
+    /// bytes is thus never listed, as in Ceph.
     fn omap_list(
         &mut self,
         pg: PgId,
