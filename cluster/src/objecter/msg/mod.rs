@@ -21,8 +21,8 @@ pub use ids::{EVersion, NO_SHARD, PgId, ReqId, SpgId};
 pub use list::{Fixed, WireList};
 pub use osd_map::MOsdMap;
 pub use osd_op::{
-    AllocHint, ClsCall, CmpMode, CmpOp, Extent, OpCode, OsdOp, PgLs, WatchArgs, WatchOp, WriteSame,
-    XattrArgs,
+    AllocHint, Checksum, ClsCall, CmpMode, CmpOp, Extent, OpCode, OsdOp, PgLs, WatchArgs, WatchOp,
+    WriteSame, XattrArgs,
 };
 pub use reply::MOsdOpReply;
 pub(crate) use request::front_len;

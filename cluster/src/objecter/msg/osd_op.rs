@@ -6,6 +6,7 @@ use crate::codec::{Put, Reader, Result};
 
 const MODE_RD: u16 = 0x1000;
 const MODE_WR: u16 = 0x2000;
+const MODE_CACHE: u16 = 0x8000;
 const TYPE_MASK: u16 = 0x0f00;
 const DATA: u16 = 0x0200;
 const ATTR: u16 = 0x0300;
@@ -61,6 +62,14 @@ codes! {
     OMAP_CLEAR = MODE_WR | DATA | 23, "omap-clear";
     OMAP_RM_KEYS = MODE_WR | DATA | 24, "omap-rm-keys";
     OMAP_CMP = MODE_RD | DATA | 25, "omap-cmp";
+    STARTSYNC = MODE_WR | DATA | 7, "startsync";
+    ISDIRTY = MODE_RD | DATA | 29, "isdirty";
+    CHECKSUM = MODE_RD | DATA | 31, "checksum";
+    CACHE_FLUSH = MODE_CACHE | DATA | 31, "cache-flush";
+    CACHE_EVICT = MODE_CACHE | DATA | 32, "cache-evict";
+    CACHE_TRY_FLUSH = MODE_CACHE | DATA | 33, "cache-try-flush";
+    CACHE_PIN = MODE_WR | DATA | 36, "cache-pin";
+    CACHE_UNPIN = MODE_WR | DATA | 37, "cache-unpin";
     CMPEXT = MODE_RD | DATA | 32, "cmpext";
     SET_ALLOC_HINT = MODE_WR | DATA | 35, "set-alloc-hint";
     WRITESAME = MODE_WR | DATA | 38, "write-same";
@@ -217,6 +226,17 @@ pub struct WriteSame {
     pub data_length: u64,
 }
 
+/// The arguments of a checksum; the seed follows in the data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Checksum {
+    pub offset: u64,
+    pub length: u64,
+    /// One checksum for each so many bytes, or zero for one of all.
+    pub chunk_size: u32,
+    /// `CEPH_OSD_CHECKSUM_OP_TYPE_*`.
+    pub kind: u8,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PgLs {
     pub count: u64,
@@ -336,6 +356,15 @@ impl OsdOp {
         OsdOp::new(OpCode::WRITESAME, args)
     }
 
+    pub fn with_checksum(c: Checksum) -> OsdOp {
+        let args = Args::new()
+            .u64(c.offset)
+            .u64(c.length)
+            .u32(c.chunk_size)
+            .u8(c.kind);
+        OsdOp::new(OpCode::CHECKSUM, args)
+    }
+
     pub fn with_pgls(p: PgLs) -> OsdOp {
         OsdOp::new(OpCode::PGNLS, Args::new().u64(p.count).u32(p.start_epoch))
     }
@@ -416,6 +445,15 @@ impl OsdOp {
             offset: self.arg_u64(0),
             length: self.arg_u64(8),
             data_length: self.arg_u64(16),
+        }
+    }
+
+    pub fn checksum(&self) -> Checksum {
+        Checksum {
+            offset: self.arg_u64(0),
+            length: self.arg_u64(8),
+            chunk_size: self.arg_u32(16),
+            kind: self.args[20],
         }
     }
 
@@ -517,6 +555,8 @@ mod tests {
             prop_assert_eq!(check(OsdOp::with_alloc_hint(hint)).alloc_hint(), hint);
             let same = WriteSame { offset: a, length: b, data_length: c };
             prop_assert_eq!(check(OsdOp::with_writesame(same)).writesame(), same);
+            let sum = Checksum { offset: a, length: b, chunk_size: d, kind: e };
+            prop_assert_eq!(check(OsdOp::with_checksum(sum)).checksum(), sum);
             let pgls = PgLs { count: a, start_epoch: d };
             prop_assert_eq!(check(OsdOp::with_pgls(pgls)).pgls(), pgls);
             prop_assert_eq!(check(OsdOp::with_snap(OpCode::ROLLBACK, a)).snap(), a);

@@ -3,6 +3,8 @@
 
 use crate::codec::{EntityAddr, EntityName, UTime};
 
+use super::object::WatchRecord;
+
 /// A result for the wire: minus an errno.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Errno(pub i32);
@@ -52,6 +54,10 @@ pub trait Context {
     fn snap_set(&mut self) -> (u64, Vec<u64>);
     /// The snap context of the request: the newest snapshot, and all newest first.
     fn snap_context(&self) -> (u64, Vec<u64>);
+    /// Who watches the object.
+    fn watchers(&mut self) -> Result<Vec<WatchRecord>>;
+    /// Has the call return a number above zero instead of zero.
+    fn set_code(&mut self, code: i32);
     /// Who asks (`cls_get_request_origin`).
     fn origin(&self) -> (EntityName, EntityAddr);
     /// The OSD's wall clock.
