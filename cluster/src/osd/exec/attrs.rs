@@ -12,6 +12,9 @@ use crate::osd::store::{Step, Store};
 /// `osd_max_attr_name_len`.
 const MAX_NAME: u32 = 100;
 
+/// Name and value.
+type Attr = (Vec<u8>, Vec<u8>);
+
 /// An attribute's name and what follows. Ceph lets the exception of a name that is not there pass
 /// through; a client that sends one learns of its error here.
 fn split(name_len: u32, input: &[u8]) -> Result<(&[u8], &[u8]), Errno> {
@@ -52,7 +55,7 @@ impl<'a, S: Store> State<'_, '_, 'a, S> {
         value.map_err(io)?.ok_or(errno(libc::ENODATA))
     }
 
-    pub(super) fn attr_values(&mut self) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Errno> {
+    pub(super) fn attr_values(&mut self) -> Result<Vec<Attr>, Errno> {
         self.reads += 1;
         if !self.stored {
             return Err(errno(libc::ENOENT));

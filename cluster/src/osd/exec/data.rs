@@ -125,7 +125,7 @@ impl<'a, S: Store> State<'_, '_, 'a, S> {
     pub(super) fn checksum(&mut self, c: Checksum, input: &[u8], out: &mut Vec<u8>) -> Done {
         self.reads += 1;
         let chunk = u64::from(c.chunk_size);
-        if chunk > 0 && (c.length == 0 || c.length % chunk != 0) || c.kind > CRC32C {
+        if chunk > 0 && (c.length == 0 || !c.length.is_multiple_of(chunk)) || c.kind > CRC32C {
             return Err(errno(libc::EINVAL));
         }
         if c.kind != CRC32C {
@@ -256,7 +256,7 @@ impl<'a, S: Store> State<'_, '_, 'a, S> {
             return OK;
         }
         if w.data_length == 0
-            || w.length % w.data_length != 0
+            || !w.length.is_multiple_of(w.data_length)
             || w.data_length != input.len() as u64
         {
             return Err(errno(libc::EINVAL));

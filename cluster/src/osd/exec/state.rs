@@ -114,7 +114,9 @@ impl<'s, 'e, 'a, S: Store> State<'s, 'e, 'a, S> {
             None => ObjectInfo::default(),
         };
         let was_there = stored && !info.whiteout;
-        if !writes && !was_there && !(stored && req.op.snap_id == SNAPDIR) {
+        // What is left of a deleted object may only be asked for its clones.
+        let askable = was_there || stored && req.op.snap_id == SNAPDIR;
+        if !writes && !askable {
             return Err(missing);
         }
         Ok(State {

@@ -1,0 +1,6 @@
+mod classes;
+mod hostile;
+mod operations;
+mod rig;
+mod snapshots;
+mod watches;
