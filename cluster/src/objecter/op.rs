@@ -25,7 +25,7 @@ impl ObjectOp {
     }
 
     #[cfg(test)]
-    pub(super) fn from_parts(ops: &[OsdOp], data: Payload) -> ObjectOp {
+    pub(crate) fn from_parts(ops: &[OsdOp], data: Payload) -> ObjectOp {
         ObjectOp {
             ops: SmallVec::from_slice(ops),
             data: SmallVec::from_iter([data]),

@@ -125,26 +125,37 @@ impl<'a, S: Store> State<'_, '_, 'a, S> {
     pub(super) fn checksum(&mut self, c: Checksum, input: &[u8], out: &mut Vec<u8>) -> Done {
         self.reads += 1;
         let chunk = u64::from(c.chunk_size);
-        if chunk > 0 && (c.length == 0 || !c.length.is_multiple_of(chunk)) || c.kind > CRC32C {
-            return Err(errno(libc::EINVAL));
+        let aligned = |length: u64| chunk == 0 || length.is_multiple_of(chunk);
+        let invalid = errno(libc::EINVAL);
+        if (chunk > 0 && c.length == 0) || !aligned(c.length) {
+            return Err(invalid);
+        }
+        let size = self.info.size;
+        let length = if c.offset == 0 && c.length == 0 {
+            size
+        } else if c.offset >= size {
+            return OK;
+        } else {
+            c.length.min(size - c.offset)
+        };
+        if !aligned(length) || c.kind > CRC32C {
+            return Err(invalid);
         }
         if c.kind != CRC32C {
             return Err(errno(libc::EOPNOTSUPP));
         }
-        let Ok(seed) = Reader::new(input).u32() else {
-            return Err(errno(libc::EINVAL));
-        };
+        let seed = Reader::new(input).u32().map_err(|_| invalid)?;
         let mut data = Vec::new();
-        if c.length > 0 {
+        if length > 0 {
             let e = Extent {
                 offset: c.offset,
-                length: c.length,
+                length,
                 ..Extent::default()
             };
             self.read(e, &mut data)?;
         }
-        if data.len() as u64 != c.length {
-            return Err(errno(libc::EINVAL));
+        if data.len() as u64 != length {
+            return Err(invalid);
         }
         let chunk = if chunk > 0 {
             chunk as usize
@@ -261,7 +272,9 @@ impl<'a, S: Store> State<'_, '_, 'a, S> {
         {
             return Err(errno(libc::EINVAL));
         }
-        check_size(w.offset, w.length)?;
+        if w.length > MAX_OBJECT {
+            return Err(errno(libc::EFBIG));
+        }
         let e = Extent {
             offset: w.offset,
             length: w.length,

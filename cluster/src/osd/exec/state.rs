@@ -173,7 +173,8 @@ impl<'s, 'e, 'a, S: Store> State<'s, 'e, 'a, S> {
         Ok(())
     }
 
-    /// The object exists from here on (`PrimaryLogPG::maybe_create_new_object`).
+    /// The object exists from here on (`PrimaryLogPG::maybe_create_new_object`). In Ceph a whiteout
+    /// stays one, although the client is told otherwise, when nothing but this happens to it.
     pub(super) fn make(&mut self) {
         if !self.exists || self.info.whiteout {
             self.exists = true;

@@ -1,5 +1,6 @@
 mod classes;
 mod hostile;
+mod live;
 mod operations;
 mod rig;
 mod snapshots;

@@ -466,7 +466,12 @@ fn checksums() {
     assert_eq!(answer.output()[4..8], (!0xe306_9283u32).to_le_bytes());
     assert_eq!(answer.output().len(), 12);
     assert_eq!(rig.one(sum(18, 5, 2), &seed).result, -libc::EINVAL);
-    assert_eq!(rig.one(sum(19, 0, 2), &seed).result, -libc::EINVAL);
+    // No length means all; what lies beyond the end is left out.
+    for length in [0, 19] {
+        assert_eq!(rig.one(sum(length, 0, 2), &seed).output().len(), 8);
+    }
+    assert_eq!(rig.one(sum(27, 9, 2), &seed).output().len(), 12);
+    assert_eq!(rig.one(sum(20, 10, 2), &seed).result, -libc::EINVAL);
     assert_eq!(rig.one(sum(18, 9, 2), &seed[..3]).result, -libc::EINVAL);
     assert_eq!(rig.one(sum(18, 9, 0), &seed).result, -libc::EOPNOTSUPP);
     assert_eq!(rig.one(sum(18, 9, 3), &seed).result, -libc::EINVAL);

@@ -104,11 +104,16 @@ impl Rig {
         self.one(OsdOp::plain(code), data)
     }
 
-    pub(super) fn ask_raw(&mut self, ops: &[OsdOp], data: &[u8]) -> Answer {
-        let mtime = UTime {
+    /// The time of the next request.
+    pub(super) fn mtime(&self) -> UTime {
+        UTime {
             sec: 1000 + self.version as u32,
             nsec: 0,
-        };
+        }
+    }
+
+    pub(super) fn ask_raw(&mut self, ops: &[OsdOp], data: &[u8]) -> Answer {
+        let mtime = self.mtime();
         let reqid = ReqId {
             name: CLIENT,
             tid: self.version,
@@ -226,6 +231,11 @@ impl Rig {
             }
         }
         changed
+    }
+
+    pub(super) fn is_whiteout(&mut self) -> bool {
+        let info = self.store.info(PG, &head()).unwrap();
+        info.is_some_and(|i| i.whiteout)
     }
 
     pub(super) fn bytes(&mut self, snap: u64) -> Option<Vec<u8>> {
