@@ -142,6 +142,9 @@ impl<'a, S: Store> State<'_, '_, 'a, S> {
             .list(12, |r| Ok((r.blob()?, (r.blob()?, r.i32()?))))
             .map_err(malformed)?;
         let assertions: BTreeMap<_, _> = assertions.into_iter().collect();
+        if self.omap_made && !self.stored {
+            return Err(errno(libc::ENOENT));
+        }
         for (key, (value, op)) in assertions {
             let stored = self.omap_value(key)?.unwrap_or_default();
             let op = u8::try_from(op).ok().and_then(CmpOp::from_wire);
@@ -170,6 +173,7 @@ impl<'a, S: Store> State<'_, '_, 'a, S> {
     pub(super) fn omap_set(&mut self, pairs: Vec<Pair<'a>>) -> Done {
         self.changes += 1;
         self.make();
+        self.omap_made = true;
         self.step(Step::OmapSet { obj: HEAD, pairs });
         OK
     }
@@ -177,6 +181,7 @@ impl<'a, S: Store> State<'_, '_, 'a, S> {
     pub(super) fn omap_set_header(&mut self, header: Cow<'a, [u8]>) -> Done {
         self.changes += 1;
         self.make();
+        self.omap_made = true;
         self.step(Step::OmapSetHeader { obj: HEAD, header });
         OK
     }
@@ -189,10 +194,21 @@ impl<'a, S: Store> State<'_, '_, 'a, S> {
         Ok(())
     }
 
+    /// No change where there is nothing.
     pub(super) fn omap_clear(&mut self) -> Done {
         self.need_object()?;
-        self.step(Step::OmapClear(HEAD));
+        if self.omap_made || self.has_omap()? {
+            self.omap_made = false;
+            self.step(Step::OmapClear(HEAD));
+        }
         OK
+    }
+
+    fn has_omap(&mut self) -> Result<bool, Errno> {
+        let (pg, target) = (self.req.pg, self.target);
+        let header = self.store.omap_header(pg, &target).map_err(io)?;
+        let first = self.store.omap_list(pg, &target, b"", b"", 1);
+        Ok(!header.is_empty() || !first.map_err(io)?.items.is_empty())
     }
 
     pub(super) fn omap_remove_op(&mut self, input: &'a [u8]) -> Done {

@@ -91,10 +91,10 @@ impl<S: Store> State<'_, '_, '_, S> {
         set.seq = set.seq.max(self.snap_seq);
     }
 
-    /// A head on which clones hang, or will, stays as a whiteout (`should_whiteout`). Ceph also
-    /// leaves one, for ever, of an object that the same request has made.
+    /// A head on which clones hang, or will, stays as a whiteout (`should_whiteout`).
     fn leaves_whiteout(&self) -> bool {
-        !self.info.snaps.clones.is_empty() || self.must_preserve()
+        let set = &self.info.snaps;
+        !set.clones.is_empty() || self.snaps.first().is_some_and(|s| *s > set.seq)
     }
 
     /// `PrimaryLogPG::_delete_oid`.

@@ -51,6 +51,8 @@ pub(super) struct State<'s, 'e, 'a, S> {
     pub preserved: Option<u64>,
     /// The store failed where no result could say so.
     pub broken: bool,
+    /// An operation gave the object omap.
+    pub omap_made: bool,
     /// What operations changed of the data, for the overlap with the newest clone.
     pub modified: Vec<Range>,
     pub effects: Vec<Effect>,
@@ -137,6 +139,7 @@ impl<'s, 'e, 'a, S: Store> State<'s, 'e, 'a, S> {
             user_modify: false,
             preserved: None,
             broken: false,
+            omap_made: false,
             modified: Vec::new(),
             effects: Vec::new(),
             reads: 0,
