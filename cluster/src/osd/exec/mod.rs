@@ -266,8 +266,9 @@ fn operate<'a, S: Store>(
         OpCode::STAT => state.stat(out),
         OpCode::ASSERT_VER => state.assert_version(op.version()),
         OpCode::ISDIRTY => {
-            // What is not in a cache tier was never cleaned.
-            out.push(1);
+            // What is not in a cache tier was never cleaned; what this request makes is not yet
+            // dirty.
+            out.push(u8::from(state.stored));
             OK
         }
 

@@ -5,6 +5,7 @@
 //!     cargo test -p cluster exec::tests::live -- --ignored
 //! ```
 //! The OSD must be the only one, of a cluster without authentication. `SEED` begins elsewhere.
+//! It is to be of Ceph 20 with BlueStore: 16 takes a late write's offset for the object's size.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -492,6 +493,25 @@ fn a_real_osd_answers_alike() {
                 rig.snap = if rng.one_in(9) { NOSNAP } else { SNAPDIR };
             } else if rng.one_in(2) && !snaps.is_empty() {
                 rig.snap = rng.pick(&snaps) - rng.below(2);
+            }
+
+            // Ceph forgets that it has to remove an object which one request removes, makes and
+            // removes again (`PGTransaction::remove`), and sees no change in one that it makes and
+            // removes.
+            let gone = |o: &&OsdOp| matches!(o.code, OpCode::DELETE | OpCode::ROLLBACK);
+            let gone = ops.iter().filter(gone).count();
+            if gone > 1 || (gone > 0 && !rig.is_stored()) {
+                continue;
+            }
+
+            let has = |code| ops.iter().any(|o| o.code == code);
+            // It aborts over keys of an object that has omap and is not there yet, and what is
+            // removed as a range is what was there before the request.
+            if has(OpCode::OMAP_SET_VALS) && has(OpCode::OMAP_RM_KEY_RANGE)
+                || has(OpCode::OMAP_SET_VALS) && has(OpCode::OMAP_CLEAR)
+                || has(OpCode::OMAP_GET_KEYS) && !rig.is_stored()
+            {
+                continue;
             }
 
             let theirs = osd.ask(&name, &rig, &ops, &data);

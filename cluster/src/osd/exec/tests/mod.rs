@@ -4,4 +4,5 @@ mod live;
 mod operations;
 mod rig;
 mod snapshots;
+mod speed;
 mod watches;

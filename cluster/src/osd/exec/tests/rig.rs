@@ -91,7 +91,10 @@ impl Rig {
     }
 
     pub(super) fn ask(&mut self, ops: ObjectOp) -> Answer {
-        let data: Vec<u8> = ops.data().iter().flat_map(|p| p.to_vec()).collect();
+        let mut data = Vec::new();
+        for part in ops.data() {
+            data.extend_from_slice(part);
+        }
         self.ask_raw(ops.ops(), &data)
     }
 
@@ -231,6 +234,10 @@ impl Rig {
             }
         }
         changed
+    }
+
+    pub(super) fn is_stored(&mut self) -> bool {
+        self.store.info(PG, &head()).unwrap().is_some()
     }
 
     pub(super) fn is_whiteout(&mut self) -> bool {
