@@ -30,10 +30,10 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// The address by which watchers and lock owners are known: of msgr2, as every peer here speaks
-    /// that.
+    /// The address by which watchers and lock owners are known: the first one
+    /// (`Connection::get_peer_addr`). Of librados' clients it is of kind `any`.
     pub fn addr(&self) -> EntityAddr {
-        self.addrs.msgr2().copied().unwrap_or_default()
+        self.addrs.0.first().copied().unwrap_or_default()
     }
 }
 
