@@ -1,13 +1,42 @@
 //! Object classes: methods that run inside an OSD, on one object, in one transaction with the rest
 //! of the request.
 
+use std::sync::LazyLock;
+
 use crate::codec::{EntityAddr, EntityName, UTime};
 
 use super::object::WatchRecord;
 
+mod hello;
+mod lock;
+mod rbd;
+#[cfg(test)]
+mod replay;
+#[cfg(test)]
+mod testing;
+mod value;
+
 /// A result for the wire: minus an errno.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Errno(pub i32);
+
+impl Errno {
+    pub const NOENT: Errno = Errno(-libc::ENOENT);
+    pub const IO: Errno = Errno(-libc::EIO);
+    pub const NXIO: Errno = Errno(-libc::ENXIO);
+    pub const NOEXEC: Errno = Errno(-libc::ENOEXEC);
+    pub const BADF: Errno = Errno(-libc::EBADF);
+    pub const BUSY: Errno = Errno(-libc::EBUSY);
+    pub const EXIST: Errno = Errno(-libc::EEXIST);
+    pub const XDEV: Errno = Errno(-libc::EXDEV);
+    pub const INVAL: Errno = Errno(-libc::EINVAL);
+    pub const RANGE: Errno = Errno(-libc::ERANGE);
+    pub const NOSYS: Errno = Errno(-libc::ENOSYS);
+    pub const NODATA: Errno = Errno(-libc::ENODATA);
+    pub const OPNOTSUPP: Errno = Errno(-libc::EOPNOTSUPP);
+    pub const STALE: Errno = Errno(-libc::ESTALE);
+    pub const DQUOT: Errno = Errno(-libc::EDQUOT);
+}
 
 pub type Result<T, E = Errno> = std::result::Result<T, E>;
 
@@ -80,4 +109,72 @@ pub struct Method {
     /// It may change the object (`CLS_METHOD_WR`).
     pub writes: bool,
     pub call: fn(&mut dyn Context, &[u8]) -> Result<Vec<u8>>,
+}
+
+impl Method {
+    const fn new(
+        class: &'static str,
+        name: &'static str,
+        (reads, writes): (bool, bool),
+        call: fn(&mut dyn Context, &[u8]) -> Result<Vec<u8>>,
+    ) -> Method {
+        Method {
+            class,
+            name,
+            reads,
+            writes,
+            call,
+        }
+    }
+}
+
+/// `CLS_METHOD_RD`, `CLS_METHOD_WR` and both.
+const READ: (bool, bool) = (true, false);
+const WRITE: (bool, bool) = (false, true);
+const READ_WRITE: (bool, bool) = (true, true);
+
+/// All methods, ordered by class and name.
+static METHODS: LazyLock<Vec<&'static Method>> = LazyLock::new(|| {
+    let mut all: Vec<_> = [hello::METHODS, lock::METHODS]
+        .iter()
+        .chain(rbd::METHODS)
+        .flat_map(|family| family.iter())
+        .collect();
+    all.sort_unstable_by_key(|m| (m.class, m.name));
+    all
+});
+
+pub fn find(class: &str, method: &str) -> Option<&'static Method> {
+    METHODS
+        .binary_search_by_key(&(class, method), |m| (m.class, m.name))
+        .ok()
+        .map(|at| METHODS[at])
+}
+
+/// Whether any method of a class is known.
+pub fn has_class(class: &str) -> bool {
+    let at = METHODS.partition_point(|m| m.class < class);
+    METHODS.get(at).is_some_and(|m| m.class == class)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn methods_are_found_by_class_and_name() {
+        let create = find("rbd", "create").unwrap();
+        assert!(create.reads && create.writes);
+        assert!(!find("lock", "get_info").unwrap().writes);
+        assert!(find("rbd", "lock").is_none());
+        assert!(find("nosuch", "create").is_none());
+        assert!(has_class("hello") && !has_class("hell") && !has_class("zzz"));
+    }
+
+    #[test]
+    fn no_method_is_listed_twice() {
+        for pair in METHODS.windows(2) {
+            assert_ne!((pair[0].class, pair[0].name), (pair[1].class, pair[1].name));
+        }
+    }
 }
