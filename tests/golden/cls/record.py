@@ -912,6 +912,69 @@ def mirroring():
     call(b"leader2", "mirror_image_map_remove", s("g1"))
 
 
+def journals():
+    def do(o, method, *data, **kw): return call(o, method, *data, cls="journal", **kw)
+    def at(*positions): return ver(1, 1, u32(len(positions)), *[ver(1, 1, *map(u64, p)) for p in positions])
+    o = b"journal"
+    do(o, "get_order")
+    do(o, "client_register", s("a"), s("data"))
+    do(o, "create", u8(24), u8(4), u64(-1))
+    do(o, "create", u8(24), u8(4), u64(-1))
+    for method in ("get_order", "get_splay_width", "get_pool_id", "get_minimum_set", "get_active_set", "get_next_tag_tid"):
+        do(o, method)
+        do(b"bare", method)
+    for which, n in (("active", 3), ("active", 3), ("active", 2), ("minimum", 4), ("minimum", 2), ("minimum", 2), ("minimum", 1), ("active", 1)):
+        do(o, "set_%s_set" % which, u64(n))
+    for i in ("a", "b", "a"):
+        do(o, "client_register", s(i), s("data of " + i))
+    do(o, "get_client", s("a"))
+    do(o, "get_client", s("nope"))
+    for tid, cls in ((0, -1), (0, -1), (2, 0), (1, 5), (1, 0), (2, -1), (3, 0), (4, 1), (5, 0)):
+        do(o, "tag_create", u64(tid), u64(cls), s("tag"))
+    do(o, "get_tag", u64(2))
+    do(o, "get_tag", u64(77))
+    do(o, "get_next_tag_tid")
+    def tags(): 
+        for after, n, client, cls in ((0, 10, "a", None), (0, 2, "a", None), (0, 10, "b", 0), (2, 10, "b", None), (0, 0, "a", None), (0, 10, "nope", None)):
+            do(o, "tag_list", u64(after), u64(n), s(client), *([u8(0)] if cls is None else [u8(1), u64(cls)]))
+    tags()
+    do(o, "client_commit", s("a"), at((1, 3, 7), (0, 2, 9)))
+    do(o, "client_commit", s("a"), at((1, 3, 7), (0, 2, 9)))
+    do(o, "client_commit", s("nope"), at((1, 3, 7)))
+    do(o, "client_commit", s("a"), at(*[(i, i, i) for i in range(5)]))
+    tags()
+    do(o, "tag_create", u64(6), u64(0), s("tag"))
+    do(o, "client_register", s("c"), s(""))
+    do(o, "client_commit", s("b"), at((5, 4, 1)))
+    do(o, "client_commit", s("c"), at((5, 4, 0), (4, 3, 1)))
+    do(o, "client_register", s("d"), s(""))
+    do(o, "client_update_data", s("b"), s("new data"))
+    do(o, "client_update_data", s("nope"), s("new data"))
+    do(o, "client_update_state", s("a"), u8(1))
+    do(o, "client_update_state", s("nope"), u8(1))
+    for after, n in (("", 10), ("", 2), ("b", 10), ("", 0)):
+        do(o, "client_list", s(after), u64(n))
+    do(o, "tag_create", u64(7), u64(1), s("tag"))
+    tags()
+    do(o, "client_unregister", s("d"))
+    do(o, "client_unregister", s("d"))
+    do(o, "client_unregister", s("c"))
+    do(o, "client_unregister", s("b"))
+    do(o, "client_unregister", s("a"))
+    raw(o, omap={b"client_bad": b"x", b"tag_0000000000000009": b"y"})
+    do(o, "get_client", s("bad"))
+    do(o, "get_tag", u64(9))
+    do(o, "client_list", s(""), u64(9))
+    e = b"entries"
+    do(e, "guard_append", u64(10))
+    do(e, "append", u64(0), s("x"))
+    do(e, "append", u64(10), s("12345"))
+    do(e, "append", u64(10), s("67890"))
+    do(e, "append", u64(10), s("x"))
+    do(e, "guard_append", u64(10))
+    do(e, "guard_append", u64(11))
+
+
 def locks():
     def do(o, method, *data, **kw): return call(o, method, *data, cls="lock", **kw)
     def lock(name, kind, cookie, tag="", text="", lasts=0, flags=0):
@@ -999,7 +1062,7 @@ def hello():
     do(o, "nosuchmethod")
 
 
-for part in (headers, snapshots, parents, children, directories, metadata, trash, namespaces, object_maps, data_objects, old_format, migration, groups, mirroring, locks, hello):
+for part in (headers, snapshots, parents, children, directories, metadata, trash, namespaces, object_maps, data_objects, old_format, migration, groups, mirroring, journals, locks, hello):
     part()
 R.rados_ioctx_destroy(io)
 R.rados_shutdown(cluster)

@@ -8,6 +8,7 @@ use crate::codec::{EntityAddr, EntityName, UTime};
 use super::object::WatchRecord;
 
 mod hello;
+mod journal;
 mod lock;
 mod rbd;
 #[cfg(test)]
@@ -35,6 +36,7 @@ impl Errno {
     pub const NODATA: Errno = Errno(-libc::ENODATA);
     pub const OPNOTSUPP: Errno = Errno(-libc::EOPNOTSUPP);
     pub const STALE: Errno = Errno(-libc::ESTALE);
+    pub const OVERFLOW: Errno = Errno(-libc::EOVERFLOW);
     pub const DQUOT: Errno = Errno(-libc::EDQUOT);
 }
 
@@ -135,7 +137,7 @@ const READ_WRITE: (bool, bool) = (true, true);
 
 /// All methods, ordered by class and name.
 static METHODS: LazyLock<Vec<&'static Method>> = LazyLock::new(|| {
-    let mut all: Vec<_> = [hello::METHODS, lock::METHODS]
+    let mut all: Vec<_> = [hello::METHODS, journal::METHODS, lock::METHODS]
         .iter()
         .chain(rbd::METHODS)
         .flat_map(|family| family.iter())
@@ -151,12 +153,6 @@ pub fn find(class: &str, method: &str) -> Option<&'static Method> {
         .map(|at| METHODS[at])
 }
 
-/// Whether any method of a class is known.
-pub fn has_class(class: &str) -> bool {
-    let at = METHODS.partition_point(|m| m.class < class);
-    METHODS.get(at).is_some_and(|m| m.class == class)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -168,7 +164,6 @@ mod tests {
         assert!(!find("lock", "get_info").unwrap().writes);
         assert!(find("rbd", "lock").is_none());
         assert!(find("nosuch", "create").is_none());
-        assert!(has_class("hello") && !has_class("hell") && !has_class("zzz"));
     }
 
     #[test]
