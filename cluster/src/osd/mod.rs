@@ -7,6 +7,7 @@
 //! what they want sent in an [`Outbox`]. An OSD and the placement groups it serves live on one
 //! iothread; no operation takes a lock or changes thread.
 
+pub mod caps;
 pub mod cls;
 pub mod exec;
 pub mod mon;
