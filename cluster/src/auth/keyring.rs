@@ -121,6 +121,10 @@ impl Keyring {
         self.entries.insert(name, Entry { key, caps });
     }
 
+    pub fn remove(&mut self, name: &AuthName) {
+        self.entries.remove(name);
+    }
+
     /// The file's text, as `ceph-authtool` writes it.
     pub fn to_text(&self) -> Zeroizing<String> {
         // A keyring has few lines, but growing would leave copies of its keys behind.

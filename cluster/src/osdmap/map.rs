@@ -74,6 +74,12 @@ impl OsdMap {
         OsdMap::default()
     }
 
+    /// The same map, of a cluster made at that time. Incrementals do not carry it.
+    pub fn with_created(mut self, created: UTime) -> OsdMap {
+        self.created = created;
+        self
+    }
+
     pub fn epoch(&self) -> u32 {
         self.epoch
     }

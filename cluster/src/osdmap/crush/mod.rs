@@ -4,6 +4,7 @@
 //! (cycles, dangling items, lying tree sizes), so [`Map::do_rule`] needs no such checks. The work
 //! of one mapping is bounded too, since tunables and rules may ask for billions of retries.
 
+mod build;
 mod decode;
 mod encode;
 pub mod hash;
