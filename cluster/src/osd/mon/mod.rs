@@ -96,7 +96,7 @@ pub type EntropySource = Box<dyn FnMut(&mut [u8]) + Send>;
 const TICK: Duration = Duration::from_secs(1);
 /// Global ids saved as given out before they are.
 const ID_BATCH: u64 = 256;
-/// Events wait here for the driver's turn; an OSD's thread takes each.
+/// Most handshakes that are remembered.
 const MAX_LINKS: usize = 4096;
 
 /// See the module's documentation.

@@ -180,9 +180,9 @@ impl Call<'_> {
         }
     }
 
+    /// Commands that know no text print JSON for people where none is asked for.
     fn json(&self, value: &Value) -> Answer {
-        let pretty =
-            matches!(self.args.get("format"), Some(Value::String(f)) if f == "json-pretty");
+        let pretty = !matches!(self.args.get("format"), Some(Value::String(f)) if f == "json");
         Answer {
             status: String::new(),
             data: print(value, pretty),
@@ -219,7 +219,6 @@ fn print(value: &Value, pretty: bool) -> Vec<u8> {
     } else {
         out.extend(value.to_string().into_bytes());
     }
-    out.push(b'\n');
     out
 }
 

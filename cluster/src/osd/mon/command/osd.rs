@@ -593,13 +593,10 @@ pub(super) fn blocklist(mon: &mut Mon, call: &Call<'_>) -> Outcome {
             }
             let nanos = (seconds.min(MAX_EXPIRE) * 1e9) as u64;
             let until = UTime::from_nanos(call.now.wall.saturating_add(nanos));
-            // Who is on it already is told anew: the time has changed.
-            let (added, removed) = match range {
-                true => (&mut inc.new_range_blocklist, &mut inc.old_range_blocklist),
-                false => (&mut inc.new_blocklist, &mut inc.old_blocklist),
-            };
-            added.push((addr, until));
-            removed.clear();
+            match range {
+                true => inc.new_range_blocklist.push((addr, until)),
+                false => inc.new_blocklist.push((addr, until)),
+            }
             mon.propose(inc, call.now)?;
             let text = format!("blocklisting {shown} until {} ({seconds} sec)", iso(until));
             Ok(Answer::status(text))

@@ -296,7 +296,7 @@ pub(super) fn set(mon: &mut Mon, call: &Call<'_>) -> Outcome {
             "true" | "1" | "yes" => pool.flags |= bit,
             "false" | "0" | "no" => pool.flags &= !bit,
             _ => {
-                let why = format!("expecting value 'true', 'false', '0', or '1'");
+                let why = "expecting value 'true', 'false', '0', or '1'";
                 return Err(refuse(EINVAL, why));
             }
         }
@@ -500,9 +500,7 @@ pub(super) fn app_disable(mon: &mut Mon, call: &Call<'_>) -> Outcome {
         return Ok(Answer::status(text));
     }
     if !call.flag("yes_i_really_mean_it") {
-        let why = format!(
-            "Are you SURE? Disabling an application within a pool might result in loss of application functionality; pass --yes-i-really-mean-it to proceed anyway"
-        );
+        let why = "Are you SURE? Disabling an application within a pool might result in loss of application functionality; pass --yes-i-really-mean-it to proceed anyway";
         return Err(refuse(EPERM, why));
     }
     pool.application_metadata.remove(&app);
