@@ -366,7 +366,7 @@ impl ObjectOp {
 
     // Watch and notify. Watches are kept alive by `Objecter::watch`; these are the bare operations.
 
-    pub(super) fn watch(self, op: WatchOp, cookie: u64, generation: u32, timeout: u32) -> ObjectOp {
+    pub(crate) fn watch(self, op: WatchOp, cookie: u64, generation: u32, timeout: u32) -> ObjectOp {
         let args = WatchArgs {
             cookie,
             op: op as u8,
@@ -376,7 +376,7 @@ impl ObjectOp {
         self.push(OsdOp::with_watch(args), [])
     }
 
-    pub(super) fn notify(self, cookie: u64, timeout: u32, payload: &[u8]) -> ObjectOp {
+    pub(crate) fn notify(self, cookie: u64, timeout: u32, payload: &[u8]) -> ObjectOp {
         let mut args = Vec::new();
         // A protocol version that OSDs ignore.
         args.put_u32(1);
@@ -388,7 +388,7 @@ impl ObjectOp {
         )
     }
 
-    pub(super) fn notify_ack(self, notify_id: u64, cookie: u64, reply: &[u8]) -> ObjectOp {
+    pub(crate) fn notify_ack(self, notify_id: u64, cookie: u64, reply: &[u8]) -> ObjectOp {
         let mut args = Vec::new();
         args.put_u64(notify_id);
         args.put_u64(cookie);

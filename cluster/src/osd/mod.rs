@@ -7,13 +7,22 @@
 //! what they want sent in an [`Outbox`]. An OSD and the placement groups it serves live on one
 //! iothread; no operation takes a lock or changes thread.
 
+mod buffers;
 pub mod caps;
 pub mod cls;
+mod dups;
 pub mod exec;
+pub mod faults;
 pub mod mon;
 pub mod object;
 pub mod outbox;
+mod pg;
+pub mod serve;
+mod session;
 pub mod store;
+mod watch;
 
 pub use object::{CloneState, ObjectInfo, SnapSet, WatchRecord};
 pub use outbox::{Link, Outbox, Peer};
+pub use pg::Served;
+pub use serve::{DetachedPg, MapHistory, Osd, OsdConfig, OsdEvent, PoolUsage};

@@ -1,0 +1,9 @@
+//! An OSD as its clients and its owner see it.
+
+mod faults;
+mod maps;
+mod random;
+mod requests;
+mod rig;
+mod tiny;
+mod watches;
