@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use crate::objecter::msg::{MOsdOp, OpCode, WatchOp};
 
+use super::random::Random;
+
 /// Number of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RuleId(pub u64);
@@ -78,7 +80,7 @@ pub enum RuleError {
 pub struct Faults {
     rules: Vec<(RuleId, Rule)>,
     last: u64,
-    random: u64,
+    random: Random,
     /// Rules whose stalled requests go on.
     released: Vec<RuleId>,
 }
@@ -88,7 +90,7 @@ impl Faults {
         Faults {
             rules: Vec::new(),
             last: 0,
-            random: seed,
+            random: Random::new(seed),
             released: Vec::new(),
         }
     }
@@ -173,13 +175,8 @@ impl Faults {
                 continue;
             }
             if rule.per_million < 1_000_000 {
-                // splitmix64.
-                self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-                let mut z = self.random;
-                z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-                z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-                z ^= z >> 31;
-                if z % 1_000_000 >= u64::from(rule.per_million) {
+                let drawn = self.random.next() % 1_000_000;
+                if drawn >= u64::from(rule.per_million) {
                     continue;
                 }
             }

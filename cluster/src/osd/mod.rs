@@ -17,6 +17,7 @@ pub mod mon;
 pub mod object;
 pub mod outbox;
 mod pg;
+mod random;
 pub mod serve;
 mod session;
 pub mod store;

@@ -77,8 +77,6 @@ pub(super) struct Pg {
     pub marked_full: u32,
 
     pub watches: Watches,
-    /// When it became active, in monotonic nanoseconds; stored watches expire from then on.
-    pub active_since: u64,
     /// Stored watches are looked for from here on.
     pub scan: Option<HObject>,
     pub trim: Option<Trim>,
@@ -108,7 +106,6 @@ impl Pg {
             split: 0,
             marked_full: 0,
             watches: Watches::default(),
-            active_since: 0,
             scan: None,
             trim: None,
             waiting: VecDeque::new(),

@@ -8,6 +8,7 @@ use crate::objecter::msg::{
     BackoffOp, HObject, HObjectRef, MOsdBackoff, NO_SHARD, OSD_BACKOFF, PgId, SpgId,
 };
 
+use super::caps::OsdCaps;
 use super::outbox::{Link, Outbox, Peer};
 
 /// `CEPH_FEATURE_RADOS_BACKOFF`, which shares its bit with `CEPH_FEATURE_RESEND_ON_SPLIT`.
@@ -66,10 +67,10 @@ struct Backoff {
 }
 
 #[derive(Debug)]
-pub(super) struct Session<A> {
+pub(super) struct Session {
     pub peer: Peer,
     /// What the peer may do, as its service ticket says.
-    pub access: A,
+    pub caps: OsdCaps,
     /// The newest epoch that the client is known to have, or will have when it has read what it was
     /// sent.
     pub projected: u32,
@@ -83,11 +84,11 @@ pub(super) struct Session<A> {
     last_backoff: u64,
 }
 
-impl<A> Session<A> {
-    pub(super) fn new(peer: Peer, access: A) -> Session<A> {
+impl Session {
+    pub(super) fn new(peer: Peer, caps: OsdCaps) -> Session {
         Session {
             peer,
-            access,
+            caps,
             projected: 0,
             watches: false,
             waiting: VecDeque::new(),
@@ -195,7 +196,7 @@ mod tests {
     use crate::codec::{EntityAddrVec, EntityName};
     use crate::osd::outbox::Step;
 
-    fn session() -> Session<()> {
+    fn session() -> Session {
         let peer = Peer {
             name: EntityName::new(EntityType::CLIENT, 4),
             auth: AuthName::client("admin"),
@@ -203,7 +204,7 @@ mod tests {
             caps: Caps::all(),
             features: RADOS_BACKOFF,
         };
-        Session::new(peer, ())
+        Session::new(peer, OsdCaps::all())
     }
 
     fn sent(out: &mut Outbox) -> Vec<(u8, u64)> {

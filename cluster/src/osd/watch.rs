@@ -167,12 +167,13 @@ impl Watches {
         self.objects.insert(name, object);
     }
 
-    /// `Watch::connect`: notifies under way are told to whoever comes back.
+    /// `Watch::connect`: notifies under way are told to whoever comes back. Without a link the watch
+    /// begins to run out: its owner was gone before it was made.
     pub(super) fn connect(
         &mut self,
         oid: &HObjectRef<'_>,
         record: &WatchRecord,
-        link: Link,
+        link: Option<Link>,
         now: u64,
         out: &mut Outbox,
     ) {
@@ -190,6 +191,12 @@ impl Watches {
             deadline: 0,
             notifies: BTreeSet::new(),
         });
+        let Some(link) = link else {
+            if watch.link.is_none() {
+                watch.deadline = now.saturating_add(watch.timeout);
+            }
+            return;
+        };
         if watch.link == Some(link) {
             return;
         }
@@ -317,7 +324,7 @@ impl Watches {
         }
     }
 
-    /// `Watch::notify_ack`.
+    /// `Watch::notify_ack`. A cookie of zero stands for all of the client's watches.
     pub(super) fn ack(
         &mut self,
         oid: &HObjectRef<'_>,
@@ -326,11 +333,18 @@ impl Watches {
         reply: Vec<u8>,
         out: &mut Outbox,
     ) {
-        let object = self.objects.get_mut(&Name::of(oid));
-        if let Some(watch) = object.and_then(|o| o.watches.get_mut(&key))
-            && watch.notifies.remove(&id)
-        {
-            self.answered(id, key, Some(reply), out);
+        let Some(object) = self.objects.get_mut(&Name::of(oid)) else {
+            return;
+        };
+        let whose = |k: &WatchKey| k.0 == key.0 && (key.1 == 0 || k.1 == key.1);
+        let mut answered = Vec::new();
+        for (k, watch) in object.watches.iter_mut().filter(|(k, _)| whose(k)) {
+            if watch.notifies.remove(&id) {
+                answered.push(*k);
+            }
+        }
+        for key in answered {
+            self.answered(id, key, Some(reply.clone()), out);
         }
     }
 
@@ -475,8 +489,8 @@ mod tests {
     #[test]
     fn answers_and_missing_watchers_are_reported() {
         let (mut w, mut out) = (Watches::default(), Outbox::new());
-        w.connect(&OID, &record(1, 11), Link(1), 0, &mut out);
-        w.connect(&OID, &record(2, 22), Link(2), 0, &mut out);
+        w.connect(&OID, &record(1, 11), Some(Link(1)), 0, &mut out);
+        w.connect(&OID, &record(2, 22), Some(Link(2)), 0, &mut out);
         w.notify(&OID, new_notify(7), SECOND, &mut out);
         let told: Vec<_> = sent(&mut out).iter().map(|m| (m.0, m.1, m.2)).collect();
         assert_eq!(told, [(1, 1, 11), (2, 1, 22)]);
@@ -501,15 +515,15 @@ mod tests {
     #[test]
     fn whoever_comes_back_hears_of_notifies_under_way() {
         let (mut w, mut out) = (Watches::default(), Outbox::new());
-        w.connect(&OID, &record(1, 11), Link(1), 0, &mut out);
+        w.connect(&OID, &record(1, 11), Some(Link(1)), 0, &mut out);
         w.closed(Link(1));
         w.notify(&OID, new_notify(7), SECOND, &mut out);
         assert!(out.is_empty());
         assert!(!w.ping(&OID, (entity(1), 11), SECOND));
-        w.connect(&OID, &record(1, 11), Link(3), 2 * SECOND, &mut out);
+        w.connect(&OID, &record(1, 11), Some(Link(3)), 2 * SECOND, &mut out);
         assert_eq!(sent(&mut out)[0].0, 3);
         // Connecting again over the same link tells nothing.
-        w.connect(&OID, &record(1, 11), Link(3), 2 * SECOND, &mut out);
+        w.connect(&OID, &record(1, 11), Some(Link(3)), 2 * SECOND, &mut out);
         assert!(out.is_empty());
         w.remove(&OID, (entity(1), 11), false, &mut out);
         let all = sent(&mut out);
@@ -520,7 +534,7 @@ mod tests {
     fn time_runs_from_the_last_ping_or_the_load() {
         let (mut w, mut out) = (Watches::default(), Outbox::new());
         w.load(&OID, &[record(1, 11), record(2, 22)], SECOND);
-        w.connect(&OID, &record(1, 11), Link(1), 20 * SECOND, &mut out);
+        w.connect(&OID, &record(1, 11), Some(Link(1)), 20 * SECOND, &mut out);
         assert!(w.ping(&OID, (entity(1), 11), 25 * SECOND));
         assert!(w.expire(30 * SECOND, &mut out).is_empty());
         let due = w.expire(31 * SECOND, &mut out);
@@ -534,8 +548,8 @@ mod tests {
     #[test]
     fn a_deletion_tells_all_watchers() {
         let (mut w, mut out) = (Watches::default(), Outbox::new());
-        w.connect(&OID, &record(1, 11), Link(1), 0, &mut out);
-        w.connect(&OID, &record(2, 22), Link(2), 0, &mut out);
+        w.connect(&OID, &record(1, 11), Some(Link(1)), 0, &mut out);
+        w.connect(&OID, &record(2, 22), Some(Link(2)), 0, &mut out);
         w.notify(&OID, new_notify(7), 0, &mut out);
         sent(&mut out);
         w.remove_all(&OID, &mut out);

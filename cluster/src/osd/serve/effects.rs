@@ -8,9 +8,9 @@ use super::super::exec::Effect;
 use super::super::object::WatchRecord;
 use super::super::outbox::{Link, Outbox};
 use super::super::pg::Place;
-use super::super::store::{LogEntry, Step, Store, Transaction};
+use super::super::store::{LogEntry, Seq, Step, Store, Transaction};
 use super::super::watch::{DEFAULT_TIMEOUT, NewNotify, WatchKey, nanos};
-use super::{Effects, Engine, Osd};
+use super::{Effects, Osd};
 
 /// Objects whose watches are looked for in one tick, in a pg that has just become active.
 const SCAN: usize = 256;
@@ -25,7 +25,7 @@ fn or_default(seconds: u32) -> u32 {
     }
 }
 
-impl<S: Store, E: Engine<S>> Osd<S, E> {
+impl<S: Store> Osd<S> {
     pub(super) fn take_effect(&mut self, e: Effects, link: Link, now: Now, out: &mut Outbox) {
         let Some(pg) = self.pgs.get_mut(&e.pg) else {
             return;
@@ -40,7 +40,7 @@ impl<S: Store, E: Engine<S>> Osd<S, E> {
         let mut wake = u64::MAX;
         // Whoever watched before the pg came here is told, too.
         if let Ok(Some(info)) = self.store.info(e.pg, &oid) {
-            pg.watches.load(&oid, &info.watchers, pg.active_since);
+            pg.watches.load(&oid, &info.watchers, now.mono);
         }
         // Disconnects go first.
         for effect in &e.list {
@@ -66,12 +66,9 @@ impl<S: Store, E: Engine<S>> Osd<S, E> {
                     };
                     let until = now.mono.saturating_add(nanos(record.timeout_seconds));
                     wake = wake.min(until);
-                    if connected {
-                        pg.watches.connect(&oid, &record, link, now.mono, out);
-                    } else {
-                        pg.watches.load(&oid, &[record], now.mono);
-                    }
-                    if let Some(session) = self.sessions.get_mut(&link) {
+                    let link = connected.then_some(link);
+                    pg.watches.connect(&oid, &record, link, now.mono, out);
+                    if let Some(session) = link.and_then(|l| self.sessions.get_mut(&l)) {
                         session.watches = true;
                     }
                 }
@@ -189,11 +186,10 @@ impl<S: Store, E: Engine<S>> Osd<S, E> {
         }
     }
 
-    /// Tells owners of watches whose removal is durable.
-    pub(super) fn finish_removals(&mut self, out: &mut Outbox) {
-        let committed = self.committed;
+    /// Tells owners of watches whose removal is durable, up to this transaction.
+    pub(super) fn finish_removals(&mut self, up_to: Seq, out: &mut Outbox) {
         while let Some((seq, ..)) = self.watch_removals.front()
-            && *seq <= committed
+            && *seq <= up_to
         {
             let Some((_, id, interval, oid, key)) = self.watch_removals.pop_front() else {
                 return;
@@ -229,7 +225,7 @@ impl<S: Store, E: Engine<S>> Osd<S, E> {
                 && !info.watchers.is_empty()
             {
                 let records = info.watchers.clone();
-                pg.watches.load(&oid, &records, pg.active_since);
+                pg.watches.load(&oid, &records, now.mono);
                 found.push(object.clone());
             }
         }
@@ -252,7 +248,6 @@ impl<S: Store, E: Engine<S>> Osd<S, E> {
             return;
         };
         pg.watches = Default::default();
-        pg.active_since = now.mono;
         if pg.place == Place::Here {
             pg.scan = Some(HObject::from(HObjectRef::MIN));
             self.wake(now.mono);

@@ -4,25 +4,24 @@
 use crate::codec::Now;
 use crate::msgr::Message;
 use crate::objecter::msg::{
-    BackoffOp, HObjectRef, MOsdBackoff, MOsdOp, NOSNAP, OSD_BACKOFF, OSD_OP, OpCode, OsdFlags,
-    PgId, SNAPDIR,
+    BackoffOp, HObjectRef, MOsdBackoff, MOsdOp, NOSNAP, OSD_BACKOFF, OSD_OP, OsdFlags, PgId,
 };
 use crate::osdmap::pool::flag;
 
+use super::super::caps::OsdRequest;
 use super::super::faults::{Action, When};
 use super::super::outbox::{Link, Outbox};
 use super::super::pg::{bounds, contains};
 use super::super::session::Parked;
 use super::super::store::Store;
-use super::engine::{Ask, EINVAL, OpInfo, Unfit};
+use super::info::{EINVAL, OpInfo, Unfit};
 use super::perform::object_key;
 use super::reply::{Reply, Way};
-use super::{Engine, Osd, OsdEvent};
+use super::{Osd, OsdEvent};
 
 const EPERM: i32 = 1;
 const EIO: i32 = 5;
 const ENAMETOOLONG: i32 = 36;
-const EOLDSNAPC: i32 = 85;
 /// `OSD_WRITETOOBIG`.
 const EMSGSIZE: i32 = 90;
 /// `EBLOCKLISTED` is `ESHUTDOWN`.
@@ -36,10 +35,8 @@ const MAX_WRITE: usize = 90 << 20;
 const MAX_WAITING: usize = 1024;
 /// `CEPH_OSD_FLAG_PARALLELEXEC`.
 const PARALLELEXEC: OsdFlags = OsdFlags(0x200);
-/// `CEPH_MAXSNAP`.
-const MAX_SNAP: u64 = u64::MAX - 2;
 
-impl<S: Store, E: Engine<S>> Osd<S, E> {
+impl<S: Store> Osd<S> {
     pub fn message(&mut self, link: Link, m: &Message<'_>, now: Now, out: &mut Outbox) {
         if self.failed || !self.sessions.contains_key(&link) {
             return;
@@ -267,25 +264,26 @@ impl<S: Store, E: Engine<S>> Osd<S, E> {
         if op.flags.has(PARALLELEXEC) {
             return self.refuse(link, m, op, EINVAL, now, out);
         }
-        let info = match OpInfo::of(op, m.data, |c, n| self.engine.method(c, n)) {
+        let info = match OpInfo::of(op, m.data, self.config.method) {
             Ok(info) => info,
             Err(Unfit::Errno(errno)) => return self.refuse(link, m, op, errno, now, out),
             Err(Unfit::Malformed) => return self.reset(link, now, out),
         };
-        let ask = Ask {
+        let ask = OsdRequest {
             pool: map.pool_name(id.pool).unwrap_or_default(),
-            application: &pool.application_metadata,
+            applications: &pool.application_metadata,
             namespace: head.namespace,
             object: if head.key.is_empty() {
                 head.name
             } else {
                 head.key
             },
-            reads: info.reads,
-            writes: info.writes,
-            calls: &info.calls,
+            read: info.reads,
+            write: info.writes,
+            classes: &info.calls,
+            peer: session.peer.addr().addr.map(|a| a.ip()),
         };
-        if !self.engine.allows(&session.access, &ask) {
+        if !session.caps.allows(&ask) {
             return self.refuse(link, m, op, EPERM, now, out);
         }
         if info.of_pg {
@@ -314,36 +312,11 @@ impl<S: Store, E: Engine<S>> Osd<S, E> {
             }
             return;
         }
-        if info.may_write() {
-            if op.snap_id != NOSNAP {
-                return self.refuse(link, m, op, EINVAL, now, out);
-            }
-            if m.data.len() > MAX_WRITE {
-                return self.refuse(link, m, op, EMSGSIZE, now, out);
-            }
+        if info.may_write() && m.data.len() > MAX_WRITE {
+            return self.refuse(link, m, op, EMSGSIZE, now, out);
         }
         if info.may_write() && self.answer_dup(link, m, op, now, out) {
             return;
-        }
-        // Listing snapshots reads no snapshot, and nothing else reads all of them.
-        let lists = |code| code == OpCode::LIST_SNAPS;
-        if op
-            .ops
-            .iter()
-            .any(|o| lists(o.code) != (op.snap_id == SNAPDIR))
-        {
-            return self.refuse(link, m, op, EINVAL, now, out);
-        }
-        if info.may_write() {
-            if op.flags.has(OsdFlags::ORDERSNAP) {
-                let known = self.store.info(id, &head).ok().flatten();
-                if known.is_some_and(|i| op.snap_seq < i.snaps.seq) {
-                    return self.refuse(link, m, op, EOLDSNAPC, now, out);
-                }
-            }
-            if !valid_snap_context(op) {
-                return self.refuse(link, m, op, EINVAL, now, out);
-            }
         }
         self.perform(link, m, op, &info, now, out);
     }
@@ -418,19 +391,4 @@ impl<S: Store, E: Engine<S>> Osd<S, E> {
             }
         }
     }
-}
-
-/// `SnapContext::is_valid` (`src/common/snap_types.cc`).
-fn valid_snap_context(op: &MOsdOp<'_>) -> bool {
-    let mut last = op.snap_seq;
-    if last > MAX_SNAP {
-        return false;
-    }
-    for (i, snap) in op.snaps.iter().enumerate() {
-        if snap > last || (i > 0 && (snap == last || last == 0)) {
-            return false;
-        }
-        last = snap;
-    }
-    true
 }

@@ -10,9 +10,9 @@ use smallvec::SmallVec;
 use super::super::outbox::{Link, Outbox};
 use super::super::pg::bounds;
 use super::super::store::{Store, StoreError};
-use super::engine::EINVAL;
+use super::Osd;
+use super::info::EINVAL;
 use super::reply::{Reply, Way};
-use super::{Engine, Osd};
 
 const ENOENT: i32 = 2;
 const EIO: i32 = 5;
@@ -40,7 +40,7 @@ struct Listing {
     next: Option<HObject>,
 }
 
-impl<S: Store, E: Engine<S>> Osd<S, E> {
+impl<S: Store> Osd<S> {
     pub(super) fn pg_op(
         &mut self,
         link: Link,

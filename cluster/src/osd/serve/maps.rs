@@ -1,6 +1,7 @@
 //! What a new map means: which pgs are served here, since when, and whose requests go on.
 
 use std::collections::BTreeSet;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::codec::Now;
@@ -11,24 +12,25 @@ use crate::osdmap::{OsdMap, PgMapping, Pool};
 use super::super::outbox::{Link, Outbox};
 use super::super::pg::{Pg, Place, parent, root};
 use super::super::store::{Store, StoreError};
-use super::{Engine, Osd, OsdEvent};
+use super::{Osd, OsdEvent};
 
-impl<S: Store, E: Engine<S>> Osd<S, E> {
+impl<S: Store> Osd<S> {
     /// The next epoch. Maps come in their order; gaps are allowed before the first only.
     pub fn map(&mut self, map: Arc<OsdMap>, now: Now, out: &mut Outbox) {
         if self.failed || map.epoch() <= self.epoch() {
             return;
         }
         self.commit(now, out);
-        let old = self.map.replace(Arc::clone(&map));
+        let old = self.map.replace(Rc::new(Arc::clone(&map)));
+        let old = old.as_ref().map(|m| &***m);
         self.note_up(&map, now, out);
         let changed = self
-            .note_pools(old.as_deref(), &map)
-            .and_then(|()| match &old {
+            .note_pools(old, &map)
+            .and_then(|()| match old {
                 None => self.take_stock(&map),
                 Some(_) => Ok(()),
             })
-            .and_then(|()| self.assign(old.as_deref(), &map, out));
+            .and_then(|()| self.assign(old, &map, out));
         if let Err(error) = changed {
             return self.fail(error, out);
         }

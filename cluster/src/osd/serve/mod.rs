@@ -8,7 +8,7 @@
 //! leave this store as a [`DetachedPg`] and are adopted there.
 
 mod effects;
-mod engine;
+mod info;
 mod intake;
 mod list;
 mod maps;
@@ -22,6 +22,7 @@ mod trim;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::codec::{EntityAddrVec, Now};
@@ -30,13 +31,14 @@ use crate::objecter::msg::{HObject, PgId};
 use crate::osdmap::{OsdMap, Workspace};
 use crate::payload::Payload;
 
-pub use engine::{Ask, Call, Engine, MethodFlags};
-
 use super::buffers::Buffers;
+use super::caps::OsdCaps;
+use super::cls::Method;
 use super::exec::Effect;
 use super::faults::{Faults, RuleId};
 use super::outbox::{Link, Outbox, Peer};
 use super::pg::{Pg, Served};
+use super::random::Random;
 use super::session::{Parked, Session};
 use super::store::{Seq, Store, StoreError};
 use super::watch::WatchKey;
@@ -47,7 +49,7 @@ pub trait MapHistory: Send + Sync {
     fn incremental(&self, epoch: u32) -> Option<Arc<[u8]>>;
 }
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct OsdConfig {
     pub id: i32,
     /// As the map lists them when this OSD is up.
@@ -55,6 +57,8 @@ pub struct OsdConfig {
     /// Pgs that the stores of the cluster's other OSDs hold before the first map. What nobody
     /// holds is made by whoever is to serve it.
     pub elsewhere: BTreeSet<PgId>,
+    /// The object classes.
+    pub method: fn(&str, &str) -> Option<&'static Method>,
     /// Clients are told to hold requests back while their pg is on its way
     /// (`osd_backoff_on_peering`); else the requests wait here.
     pub backoff_on_peering: bool,
@@ -133,15 +137,17 @@ struct Effects {
 }
 
 /// See the [module](self).
-pub struct Osd<S: Store, E: Engine<S>> {
+pub struct Osd<S: Store> {
     config: OsdConfig,
     store: S,
-    engine: E,
+    /// For object classes.
+    random: Random,
     history: Arc<dyn MapHistory>,
     faults: Faults,
 
-    /// Absent before the first map.
-    map: Option<Arc<OsdMap>>,
+    /// Absent before the first map. Requests take a reference, which must not touch the count that
+    /// all threads share.
+    map: Option<Rc<Arc<OsdMap>>>,
     /// The map says so.
     up: bool,
     failed: bool,
@@ -155,7 +161,7 @@ pub struct Osd<S: Store, E: Engine<S>> {
     pgs: HashMap<PgId, Pg>,
     /// Pgs that go to another OSD once the store lets them.
     leaving: Vec<(PgId, i32)>,
-    sessions: BTreeMap<Link, Session<E::Access>>,
+    sessions: BTreeMap<Link, Session>,
 
     buffers: Buffers,
     spare_fronts: Vec<Vec<u8>>,
@@ -186,19 +192,13 @@ pub struct Osd<S: Store, E: Engine<S>> {
     wanted: u32,
 }
 
-impl<S: Store, E: Engine<S>> Osd<S, E> {
-    pub fn new(
-        config: OsdConfig,
-        store: S,
-        engine: E,
-        history: Arc<dyn MapHistory>,
-        seed: u64,
-    ) -> Osd<S, E> {
+impl<S: Store> Osd<S> {
+    pub fn new(config: OsdConfig, store: S, history: Arc<dyn MapHistory>, seed: u64) -> Osd<S> {
         let committed = store.committed();
         Osd {
             config,
             store,
-            engine,
+            random: Random::new(seed.rotate_left(32)),
             history,
             faults: Faults::new(seed),
             map: None,
@@ -262,8 +262,13 @@ impl<S: Store, E: Engine<S>> Osd<S, E> {
             out.close(link);
             return;
         }
-        let access = self.engine.access(&peer.caps);
-        self.sessions.insert(link, Session::new(peer, access));
+        let caps = if peer.caps.allow_all {
+            OsdCaps::all()
+        } else {
+            // What cannot be understood allows nothing (`OSD::ms_handle_authentication`).
+            OsdCaps::parse(peer.caps.text()).unwrap_or_default()
+        };
+        self.sessions.insert(link, Session::new(peer, caps));
     }
 
     /// Requests of the connection that are not carried out yet never will be; its watches stay
@@ -340,10 +345,12 @@ impl<S: Store, E: Engine<S>> Osd<S, E> {
         while let Some(entry) = self.held.first_entry()
             && entry.key().0 <= committed
         {
+            let seq = entry.key().0;
             let held = entry.remove();
+            self.finish_removals(seq, out);
             self.let_go(held, now, out);
         }
-        self.finish_removals(out);
+        self.finish_removals(committed, out);
         self.report_trimmed();
         self.release_pgs(out);
     }

@@ -8,13 +8,13 @@ use crate::objecter::msg::{
     EVersion, HObject, HObjectRef, MOsdOp, NOSNAP, OpCode, OsdFlags, PgId, ReqId, WatchOp,
 };
 
-use super::super::exec::{Outcome, Request};
+use super::super::exec::{self, ExecEnv, Outcome, Request};
 use super::super::faults::{Action, When};
 use super::super::outbox::{Link, Outbox, Peer};
 use super::super::store::{LogEntry, Seq, Store, StoreError, Transaction};
-use super::engine::OpInfo;
+use super::info::OpInfo;
 use super::reply::{BOTH_ACKS, Reply, Way};
-use super::{Effects, Engine, Osd};
+use super::{Effects, Osd};
 
 const ENOENT: i32 = 2;
 const EAGAIN: i32 = 11;
@@ -52,7 +52,7 @@ fn reqid(op: &MOsdOp<'_>, peer: &Peer, tid: u64) -> ReqId {
     }
 }
 
-impl<S: Store, E: Engine<S>> Osd<S, E> {
+impl<S: Store> Osd<S> {
     /// The newest transaction on an object, when that is not durable.
     pub(super) fn after_object(&self, oid: &HObjectRef<'_>) -> Seq {
         if self.dirty.is_empty() {
@@ -141,7 +141,7 @@ impl<S: Store, E: Engine<S>> Osd<S, E> {
         let (Some(map), Some(session)) = (&self.map, self.sessions.get(&link)) else {
             return;
         };
-        let Some(pg) = self.pgs.get_mut(&id) else {
+        let (Some(pg), Some(pool)) = (self.pgs.get_mut(&id), map.pool(id.pool)) else {
             return;
         };
         let epoch = map.epoch();
@@ -162,9 +162,16 @@ impl<S: Store, E: Engine<S>> Osd<S, E> {
             now,
         };
         let mut buffer = self.buffers.take();
-        let mut outcome = self
-            .engine
-            .execute(&mut self.store, map, &request, buffer.vec());
+        let random = &mut self.random;
+        let mut env = ExecEnv {
+            method: self.config.method,
+            random: &mut |bytes| random.fill(bytes),
+            pool,
+            removed_snaps: map.removed_snaps_queue().get(&id.pool),
+            trimmed_snaps: Some(&pg.trimmed),
+            releases: (map.require_osd_release(), map.require_min_compat_client()),
+        };
+        let mut outcome = exec::execute(&mut self.store, &mut env, &request, buffer.vec());
         if outcome.result == -EAGAIN {
             // The client is to send it again, when a map tells it to.
             self.buffers.give(buffer);
@@ -175,9 +182,7 @@ impl<S: Store, E: Engine<S>> Osd<S, E> {
                 let w = o.watch();
                 if o.code == OpCode::WATCH
                     && w.op == WatchOp::Ping as u8
-                    && !pg
-                        .watches
-                        .ping(&head, (session.peer.name, w.cookie), now.mono)
+                    && !pg.watches.ping(&head, (reqid.name, w.cookie), now.mono)
                 {
                     outcome.result = -ETIMEDOUT;
                     if let Some(rval) = outcome.ops.get_mut(i) {
@@ -211,7 +216,7 @@ impl<S: Store, E: Engine<S>> Osd<S, E> {
                 pg: id,
                 interval: pg.interval_since,
                 oid: HObject::from(head),
-                peer: session.peer.name,
+                peer: reqid.name,
                 addr: session.peer.addr(),
                 user_version: outcome.user_version,
                 notify_ids,

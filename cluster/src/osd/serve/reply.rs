@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::super::outbox::{Link, Outbox};
 use super::super::store::{Seq, Store};
-use super::{Effects, Engine, Held, Osd};
+use super::{Effects, Held, Osd};
 
 /// What an answer says besides the data.
 #[derive(Debug, Clone, Copy)]
@@ -115,7 +115,7 @@ fn data_off(op: &MOsdOp<'_>) -> u16 {
     first.map_or(0, |o| o.extent().offset as u16)
 }
 
-impl<S: Store, E: Engine<S>> Osd<S, E> {
+impl<S: Store> Osd<S> {
     /// Sends an answer, or holds it back until what it depends on is durable.
     pub(super) fn answer(
         &mut self,

@@ -10,9 +10,9 @@ use crate::objecter::msg::PgId;
 use super::super::outbox::Outbox;
 use super::super::pg::{Pg, Place, parent, root};
 use super::super::store::{Store, StoreError};
-use super::{DetachedPg, Engine, Osd, OsdEvent};
+use super::{DetachedPg, Osd, OsdEvent};
 
-impl<S: Store, E: Engine<S>> Osd<S, E> {
+impl<S: Store> Osd<S> {
     /// A pg that another OSD has released to this one.
     pub fn adopt(&mut self, id: PgId, state: DetachedPg<S>, now: Now, out: &mut Outbox) {
         if self.failed {

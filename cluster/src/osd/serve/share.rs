@@ -9,13 +9,13 @@ use crate::objecter::msg::{MOsdMap, OSD_MAP};
 use super::super::faults::Action;
 use super::super::outbox::{Link, Outbox};
 use super::super::store::Store;
-use super::{Engine, Osd};
+use super::Osd;
 
 /// `osd_map_share_max_epochs` and `osd_map_message_max_bytes`.
 const MAX_EPOCHS: u32 = 40;
 const MAX_BYTES: usize = 10 << 20;
 
-impl<S: Store, E: Engine<S>> Osd<S, E> {
+impl<S: Store> Osd<S> {
     /// `theirs` is an epoch that the client has shown to have.
     pub(super) fn share_map(&mut self, link: Link, theirs: u32, now: Now, out: &mut Outbox) {
         let Some(map) = &self.map else {

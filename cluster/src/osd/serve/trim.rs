@@ -8,10 +8,11 @@ use crate::codec::Now;
 use crate::objecter::msg::{HObject, HObjectRef, NOSNAP, PgId};
 use crate::osdmap::{OsdMap, SnapIntervals, flag};
 
+use super::super::exec::trim_object;
 use super::super::outbox::Outbox;
 use super::super::pg::Trim;
 use super::super::store::{LogEntry, Store, Transaction};
-use super::{Engine, Osd, OsdEvent};
+use super::{Osd, OsdEvent};
 
 /// Objects that one tick looks at, and clones that it trims.
 const LOOK: usize = 256;
@@ -33,7 +34,7 @@ fn removed(map: &OsdMap, pool: i64) -> SnapIntervals {
     snaps
 }
 
-impl<S: Store, E: Engine<S>> Osd<S, E> {
+impl<S: Store> Osd<S> {
     /// Begins a round where there is something to trim.
     pub(super) fn start_trimming(&mut self, now: Now) {
         let Some(map) = self.map.clone() else {
@@ -106,11 +107,10 @@ impl<S: Store, E: Engine<S>> Osd<S, E> {
             };
             let version = pg.next_version(map.epoch());
             let removed = |snap| trim.snaps.contains(snap);
-            let txn = self
-                .engine
-                .trim(&mut self.store, id, &object, &removed, version, now);
-            let Some(mut txn) = txn else {
-                continue;
+            let mut txn = match trim_object(&mut self.store, id, &object, removed, version) {
+                Ok(Some(txn)) => txn,
+                Ok(None) => continue,
+                Err(error) => return self.fail(error, out),
             };
             trimmed += 1;
             pg.last_update = version;

@@ -5,5 +5,5 @@ mod maps;
 mod random;
 mod requests;
 mod rig;
-mod tiny;
+mod slow;
 mod watches;

@@ -5,8 +5,8 @@ use crate::objecter::ObjectOp;
 use crate::objecter::msg::{HObject, HObjectRef, OpCode, OsdFlags, OsdOp, PgLs, SNAPDIR};
 use crate::objecter::results::PgListing;
 use crate::osd::serve::OsdEvent;
-use crate::osdmap::pool::flag;
 use crate::osdmap::Incremental;
+use crate::osdmap::pool::flag;
 use crate::payload::Payload;
 
 fn rig() -> Rig {
@@ -57,7 +57,10 @@ fn what_was_written_is_read() {
     let usage = r.osds[0].usage()[&POOL];
     assert_eq!((usage.objects, usage.bytes), (1, 5));
     assert_eq!((usage.served.writes, usage.served.reads), (1, 2));
-    assert_eq!((usage.served.written_bytes, usage.served.read_bytes), (5, 4));
+    assert_eq!(
+        (usage.served.written_bytes, usage.served.read_bytes),
+        (5, 4)
+    );
 }
 
 #[test]
@@ -76,7 +79,11 @@ fn a_repeated_write_is_not_carried_out_again() {
     let read = r.ask(2, "o", ObjectOp::new().read(0, 99));
     assert_eq!(r.call(link, &read).1, b"xx");
     // A failure is remembered as well: the object is there by now.
-    let excl = r.ask(3, "p", ObjectOp::new().create(true).append(Payload::from(vec![1])));
+    let excl = r.ask(
+        3,
+        "p",
+        ObjectOp::new().create(true).append(Payload::from(vec![1])),
+    );
     assert_eq!(r.call(link, &excl).0, 0);
     let again = r.ask(4, "p", ObjectOp::new().create(true));
     assert_eq!(r.call(link, &again).0, -17);
@@ -151,7 +158,7 @@ fn only_requests_that_ask_for_it_get_data_from_writes() {
         let [Got::Reply { rvals, outs, .. }] = &got[..] else {
             panic!("{got:?}");
         };
-        assert_eq!((&rvals[..], outs[0].len()), (&[7][..], 64));
+        assert_eq!((&rvals[..], outs[0].len()), (&[0][..], 64));
     }
     let mut big = r.ask(3, "o", put(65));
     big.flags |= OsdFlags::RETURNVEC;
@@ -167,11 +174,13 @@ fn only_requests_that_ask_for_it_get_data_from_writes() {
 #[test]
 fn whoever_may_not_write_is_told() {
     let mut r = rig();
-    let link = r.open_as(0, 10, Caps::default());
+    let link = r.open_as(0, 10, Caps::new("allow r"));
     let write = r.ask(1, "o", append(b"x"));
     assert_eq!(r.call(link, &write).0, -1);
     let read = r.ask(2, "o", ObjectOp::new().read(0, 1));
     assert_eq!(r.call(link, &read).0, -2);
+    let nobody = r.open_as(0, 11, Caps::default());
+    assert_eq!(r.call(nobody, &read).0, -1);
 }
 
 #[test]
@@ -352,7 +361,13 @@ fn blocklisted_clients_are_refused() {
         ..client_addr(10).0[0]
     };
     r.change(Incremental {
-        new_blocklist: vec![(entry, UTime { sec: u32::MAX, nsec: 0 })],
+        new_blocklist: vec![(
+            entry,
+            UTime {
+                sec: u32::MAX,
+                nsec: 0,
+            },
+        )],
         ..Incremental::default()
     });
     let ask = r.ask(1, "o", append(b"1"));
@@ -455,7 +470,11 @@ fn a_listing_names_every_head_once() {
     assert_eq!(list(&mut r, b"ns", 1), ns);
 
     // Outside of the pg.
-    let mut ask = r.ask(5000, "", pgnls(5, HObjectRef::head(POOL, b"", b"", b"o", 2)));
+    let mut ask = r.ask(
+        5000,
+        "",
+        pgnls(5, HObjectRef::head(POOL, b"", b"", b"o", 2)),
+    );
     ask.pg = Some(0);
     assert_eq!(r.call(link, &ask).0, -22);
     let mut old = OsdOp::with_pgls(PgLs {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use super::tiny::{SlowStore, Tiny};
+use super::slow::SlowStore;
 use crate::auth::AuthName;
 use crate::auth::server::Caps;
 use crate::codec::{EntityAddr, EntityAddrVec, EntityName, EntityType, Now, UTime};
@@ -15,6 +15,7 @@ use crate::objecter::msg::{
     HObjectRef, Locator, MOsdMap, MOsdOp, MOsdOpReply, MWatchNotify, NOSNAP, OSD_BACKOFF, OSD_MAP,
     OSD_OP, OSD_OPREPLY, OsdFlags, PgId, ReqId, SpgId, WATCH_NOTIFY, WireList,
 };
+use crate::osd::cls::Method;
 use crate::osd::outbox::{Link, Outbox, Peer, Step};
 use crate::osd::serve::{MapHistory, Osd, OsdConfig, OsdEvent};
 use crate::osd::store::Seq;
@@ -25,7 +26,7 @@ pub(super) const SECOND: u64 = 1_000_000_000;
 /// Shares its bit with the backoff feature.
 const FEATURES: u64 = 1 << 21 | 1 << 2;
 
-pub(super) type TestOsd = Osd<SlowStore, Tiny>;
+pub(super) type TestOsd = Osd<SlowStore>;
 
 /// Incremental and full maps by epoch.
 type Stored = BTreeMap<u32, (Arc<[u8]>, Arc<[u8]>)>;
@@ -40,6 +41,30 @@ impl MapHistory for History {
     fn incremental(&self, epoch: u32) -> Option<Arc<[u8]>> {
         Some(Arc::clone(&self.0.lock().unwrap().get(&epoch)?.0))
     }
+}
+
+/// A class of the tests' own: one method returns its input, the other makes the object, too.
+pub(super) fn method(class: &str, name: &str) -> Option<&'static Method> {
+    static METHODS: [Method; 2] = [
+        Method {
+            class: "test",
+            name: "echo",
+            reads: true,
+            writes: false,
+            call: |_, input| Ok(input.to_vec()),
+        },
+        Method {
+            class: "test",
+            name: "put",
+            reads: true,
+            writes: true,
+            call: |cx, input| {
+                cx.create(false)?;
+                Ok(input.to_vec())
+            },
+        },
+    ];
+    METHODS.iter().find(|m| (m.class, m.name) == (class, name))
 }
 
 /// What an OSD sent.
@@ -87,7 +112,9 @@ pub(super) struct Ask {
 
 pub(super) struct Rig {
     pub(super) map: Arc<OsdMap>,
-    history: Arc<History>,
+    /// By epoch.
+    pub(super) maps: BTreeMap<u32, Arc<OsdMap>>,
+    pub(super) history: Arc<History>,
     pub(super) osds: Vec<TestOsd>,
     durable: Vec<Rc<Cell<Seq>>>,
     pub(super) now: Now,
@@ -123,6 +150,7 @@ impl Rig {
         (pool.size, pool.min_size) = (1, 1);
         let mut rig = Rig {
             map: Arc::new(map),
+            maps: BTreeMap::new(),
             history: Arc::default(),
             osds: Vec::new(),
             durable: Vec::new(),
@@ -150,10 +178,12 @@ impl Rig {
             let config = OsdConfig {
                 id,
                 addrs: addr(id as u8, 6800),
-                ..OsdConfig::default()
+                elsewhere: Default::default(),
+                method,
+                backoff_on_peering: false,
             };
             let history = Arc::clone(&rig.history);
-            rig.osds.push(Osd::new(config, store, Tiny, history, 5));
+            rig.osds.push(Osd::new(config, store, history, 5));
         }
         rig.publish();
         rig
@@ -169,14 +199,25 @@ impl Rig {
         inc.epoch = self.map.epoch() + 1;
         let bytes = inc.encode(self.map.require_osd_release());
         self.map = Arc::new(self.map.next(&inc).unwrap());
+        self.maps.insert(inc.epoch, Arc::clone(&self.map));
         let full = self.map.encode();
         let mut stored = self.history.0.lock().unwrap();
         stored.insert(inc.epoch, (bytes.into(), full.into()));
     }
 
     pub(super) fn give_map(&mut self, osd: usize) {
-        let map = Arc::clone(&self.map);
+        while self.give_next_map(osd) {}
+    }
+
+    /// False when the OSD has the newest.
+    pub(super) fn give_next_map(&mut self, osd: usize) -> bool {
+        let next = self.osds[osd].epoch() + 1;
+        let Some((_, map)) = self.maps.range(next..).next() else {
+            return false;
+        };
+        let map = Arc::clone(map);
         self.run(osd, |o, now, out| o.map(map, now, out));
+        true
     }
 
     pub(super) fn publish(&mut self) {

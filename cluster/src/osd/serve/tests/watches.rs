@@ -79,7 +79,10 @@ fn a_notify_goes_round() {
     let all = notices(r.take(notifier));
     assert_eq!((all.len(), all[0].0, all[0].1, all[0].2), (1, 2, 5, 0));
     let replies = NotifyReplies::decode(&all[0].3).unwrap();
-    assert_eq!((replies.replies[0].watcher, replies.replies[0].reply), (10, &b"ok"[..]));
+    assert_eq!(
+        (replies.replies[0].watcher, replies.replies[0].reply),
+        (10, &b"ok"[..])
+    );
     assert!(replies.missing.is_empty());
 }
 
@@ -91,7 +94,10 @@ fn a_notify_that_nobody_hears_is_over_at_once() {
     r.send(notifier, &ask);
     let got = r.take(notifier);
     // As in Ceph, the end comes before the answer.
-    assert!(matches!(got[..], [Got::Notify { opcode: 2, .. }, Got::Reply { result: 0, .. }]));
+    assert!(matches!(
+        got[..],
+        [Got::Notify { opcode: 2, .. }, Got::Reply { result: 0, .. }]
+    ));
 }
 
 #[test]
@@ -105,7 +111,10 @@ fn a_notify_times_out() {
     r.advance(2 * SECOND);
     let all = notices(r.take(notifier));
     assert_eq!(all[0].2, -110);
-    assert_eq!(NotifyReplies::decode(&all[0].3).unwrap().missing, [(10, COOKIE)]);
+    assert_eq!(
+        NotifyReplies::decode(&all[0].3).unwrap().missing,
+        [(10, COOKIE)]
+    );
 }
 
 #[test]
@@ -135,7 +144,11 @@ fn a_client_that_comes_back_in_time_keeps_its_watch() {
     let back = r.open(0, 10);
     // It is not connected yet.
     assert_eq!(watch(&mut r, back, 2, WatchOp::Ping), -110);
-    let again = r.ask(3, "o", ObjectOp::new().watch(WatchOp::Reconnect, COOKIE, 0, 30));
+    let again = r.ask(
+        3,
+        "o",
+        ObjectOp::new().watch(WatchOp::Reconnect, COOKIE, 0, 30),
+    );
     r.send(back, &again);
     assert_eq!(notices(r.take(back)).len(), 1);
     assert_eq!(watch(&mut r, back, 4, WatchOp::Ping), 0);
@@ -182,7 +195,10 @@ fn nothing_takes_effect_before_it_is_durable() {
     assert!(r.take(watcher).is_empty() && r.take(notifier).is_empty());
     r.commit(0, base + 1);
     let got = r.take(watcher);
-    assert!(matches!(got[..], [Got::Reply { .. }, Got::Notify { opcode: 1, .. }]));
+    assert!(matches!(
+        got[..],
+        [Got::Reply { .. }, Got::Notify { opcode: 1, .. }]
+    ));
     assert!(matches!(r.take(notifier)[..], [Got::Reply { .. }]));
     // The same of a watch that runs out.
     r.advance(31 * SECOND);

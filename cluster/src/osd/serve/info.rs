@@ -1,79 +1,12 @@
-//! What an OSD needs from the rooms beside it: carrying out operations, and judging capabilities.
-
-use std::collections::BTreeMap;
+//! What a request does, as its operations say (`OpInfo`, `src/osd/osd_op_util.cc`).
 
 use smallvec::SmallVec;
 
-use crate::auth::server::Caps;
-use crate::codec::Now;
-use crate::objecter::msg::{EVersion, HObject, MOsdOp, OpCode, OsdFlags, PgId, WatchOp};
-use crate::osdmap::OsdMap;
+use crate::objecter::msg::{MOsdOp, OpCode, OsdFlags, WatchOp};
 
-use super::super::exec::{Outcome, Request};
-use super::super::store::{Store, Transaction};
+use super::super::caps::ClassUse;
+use super::super::cls::Method;
 
-/// What a method of an object class does (`ClassHandler::get_method_flags`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MethodFlags {
-    pub reads: bool,
-    pub writes: bool,
-}
-
-pub trait Engine<S: Store> {
-    /// What a peer may do.
-    type Access;
-
-    fn access(&self, caps: &Caps) -> Self::Access;
-
-    fn allows(&self, access: &Self::Access, ask: &Ask<'_>) -> bool;
-
-    fn method(&self, class: &str, method: &str) -> Option<MethodFlags>;
-
-    /// Appends to `reply` what the operations return, one after the other. The transaction is not
-    /// applied.
-    fn execute<'a>(
-        &mut self,
-        store: &mut S,
-        map: &OsdMap,
-        request: &Request<'a>,
-        reply: &mut Vec<u8>,
-    ) -> Outcome<'a>;
-
-    /// Takes removed snapshots from a clone; nothing when it serves none of those.
-    fn trim(
-        &mut self,
-        store: &mut S,
-        pg: PgId,
-        clone: &HObject,
-        removed: &dyn Fn(u64) -> bool,
-        version: EVersion,
-        now: Now,
-    ) -> Option<Transaction<'static>>;
-}
-
-/// What a request wants to do, in the terms of capabilities (`OSDCap::is_capable`).
-#[derive(Debug)]
-pub struct Ask<'a> {
-    pub pool: &'a str,
-    pub application: &'a BTreeMap<String, BTreeMap<String, String>>,
-    pub namespace: &'a [u8],
-    /// The locator key, or the object's name where there is none.
-    pub object: &'a [u8],
-    pub reads: bool,
-    pub writes: bool,
-    pub calls: &'a [Call<'a>],
-}
-
-/// A call of a class's method.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Call<'a> {
-    pub class: &'a str,
-    pub method: &'a str,
-    pub reads: bool,
-    pub writes: bool,
-}
-
-/// What a request does, as its operations say (`OpInfo`, `src/osd/osd_op_util.cc`).
 #[derive(Debug, Default)]
 pub(super) struct OpInfo<'a> {
     /// Operations of its own read or write: what `r` and `w` capabilities are for.
@@ -87,7 +20,7 @@ pub(super) struct OpInfo<'a> {
     pub of_pg: bool,
     pub has_ping: bool,
     pub has_notify: bool,
-    pub calls: SmallVec<[Call<'a>; 2]>,
+    pub calls: SmallVec<[ClassUse<'a>; 2]>,
 }
 
 pub(super) const EINVAL: i32 = 22;
@@ -108,7 +41,7 @@ impl<'a> OpInfo<'a> {
     pub(super) fn of(
         op: &MOsdOp<'_>,
         data: &'a [u8],
-        method: impl Fn(&str, &str) -> Option<MethodFlags>,
+        method: fn(&str, &str) -> Option<&'static Method>,
     ) -> Result<OpInfo<'a>, Unfit> {
         let mut info = OpInfo {
             ordered: op.flags.has(OsdFlags::RWORDERED),
@@ -139,11 +72,12 @@ impl<'a> OpInfo<'a> {
                 };
                 info.class_reads |= flags.reads;
                 info.class_writes |= flags.writes;
-                info.calls.push(Call {
+                info.calls.push(ClassUse {
                     class,
                     method,
-                    reads: flags.reads,
-                    writes: flags.writes,
+                    read: flags.reads,
+                    write: flags.writes,
+                    listed: true,
                 });
             }
         }
