@@ -157,17 +157,36 @@ impl<S: Store> Osd<S> {
         target.running = false;
         target.served.add(served);
         target.load(state);
-        self.pgs.remove(&id);
+        self.vacate(id);
         Ok(Some(into))
+    }
+
+    /// The objects of a pg are here no longer. Where the newest map has us serve a pg of that number
+    /// it is awaited again: it will come out of those that it was merged into.
+    fn vacate(&mut self, id: PgId) -> Option<Pg> {
+        let mut gone = self.pgs.remove(&id)?;
+        if gone.acting {
+            let mut next = Pg::new(Place::Awaited, gone.pg_num, gone.shaped);
+            next.acting = true;
+            next.primary_since = gone.primary_since;
+            next.interval_since = gone.interval_since;
+            next.marked_full = gone.marked_full;
+            next.waiting = std::mem::take(&mut gone.waiting);
+            self.pgs.insert(id, next);
+        }
+        Some(gone)
     }
 
     /// Where a pg that is here belongs.
     fn destination(&self, id: &PgId, pg: &Pg) -> i32 {
-        let pg_num = self.shapes.get(&id.pool).and_then(|s| s.last());
-        let seed = match pg_num {
-            Some((_, pg_num)) if pg.is_part => root(id.seed, *pg_num),
-            _ => id.seed,
+        // A part goes where it is to be merged, and what is to become a part of a part follows.
+        let into = if pg.is_part {
+            root(id.seed, pg.pg_num)
+        } else {
+            id.seed
         };
+        let newest = self.shapes.get(&id.pool).and_then(|s| s.last());
+        let seed = newest.map_or(into, |(_, pg_num)| root(into, *pg_num));
         self.acting
             .get(&PgId { seed, ..*id })
             .copied()
@@ -197,7 +216,7 @@ impl<S: Store> Osd<S> {
                 continue;
             }
             self.leaving.remove(i);
-            let Some(pg) = self.pgs.remove(&id) else {
+            let Some(pg) = self.vacate(id) else {
                 continue;
             };
             let objects = match self.store.detach_pg(id) {

@@ -10,6 +10,7 @@ pub mod conformance;
 pub mod memory;
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 use crate::objecter::msg::{EVersion, HObject, HObjectRef, PgId, ReqId};
 
@@ -60,7 +61,10 @@ impl PgState {
     pub fn merge(&mut self, other: PgState) {
         self.last_update = self.last_update.max(other.last_update);
         self.last_user_version = self.last_user_version.max(other.last_user_version);
-        self.log.extend(other.log);
+        // Both have the entries of before they were split; those must not crowd out others.
+        let known: HashSet<_> = self.log.iter().map(|e| (e.reqid, e.version)).collect();
+        let new = |e: &LogEntry| !known.contains(&(e.reqid, e.version));
+        self.log.extend(other.log.into_iter().filter(new));
         // Stable, so that entries of one pg keep their order whatever they say.
         self.log.sort_by_key(|e| e.version);
         self.log.drain(..self.log.len().saturating_sub(LOG_LEN));

@@ -31,10 +31,16 @@ fn tids(got: Vec<Got>) -> Vec<u64> {
         .collect()
 }
 
+/// Bytes that an object has, or minus an errno.
 fn size(r: &mut Rig, name: &str) -> i32 {
     let link = r.open(0, 500);
     let read = r.ask(1, name, ObjectOp::new().read(0, 99));
-    r.call(link, &read).0
+    let (result, data) = r.call(link, &read);
+    if result < 0 {
+        result
+    } else {
+        data.len() as i32
+    }
 }
 
 #[test]

@@ -215,7 +215,6 @@ impl World {
     /// a newer map helps.
     fn again(&mut self, c: usize, osd: i32) {
         let map = std::sync::Arc::clone(&self.rig.maps[&self.clients[c].epoch]);
-        let up = self.rig.map.is_up(osd);
         let tids: Vec<u64> = self.clients[c].pending.keys().copied().collect();
         for tid in tids {
             let Some(p) = self.clients[c].pending.get_mut(&tid) else {
@@ -225,7 +224,7 @@ impl World {
                 continue;
             }
             p.sent = false;
-            if up && self.rig.osds[osd as usize].up {
+            if self.rig.osds[osd as usize].up {
                 self.send(c, tid);
             }
         }

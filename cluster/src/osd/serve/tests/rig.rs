@@ -167,6 +167,7 @@ impl Rig {
         let mut inc = Incremental {
             new_pools: BTreeMap::from([(POOL, pool)]),
             new_up_client: (0..3).map(|i| (i, addr(i as u8, 6800))).collect(),
+            old_pools: vec![2],
             ..Incremental::default()
         };
         inc.new_pg_temp = (0..pg_num).map(|s| (pg(s), vec![place(s)])).collect();
