@@ -234,8 +234,9 @@ impl<S: Store> Osd<S> {
             link,
             tid: m.header.tid,
             after: self.after_object(&op.hobject()),
+            now,
         };
-        self.answer(way, op, Reply::error(op, -errno), None, None, now, out);
+        self.answer(way, op, Reply::error(op, -errno), None, None, out);
     }
 
     /// The checks of `PrimaryLogPG::do_op`, in its order.

@@ -77,9 +77,10 @@ impl<S: Store> Osd<S> {
             link,
             tid: m.header.tid,
             after: pg.last_seq,
+            now,
         };
         let data = self.buffers.give(buffer);
-        self.answer(way, op, reply, data, None, now, out);
+        self.answer(way, op, reply, data, None, out);
     }
 
     fn pg_op_one(

@@ -12,7 +12,7 @@ use crate::osdmap::{OsdMap, PgMapping, Pool};
 use super::super::outbox::{Link, Outbox};
 use super::super::pg::{Pg, Place, parent, root};
 use super::super::store::{Store, StoreError};
-use super::{Osd, OsdEvent};
+use super::{Current, Osd, OsdEvent};
 
 impl<S: Store> Osd<S> {
     /// The next epoch. Maps come in their order; gaps are allowed before the first only.
@@ -21,7 +21,7 @@ impl<S: Store> Osd<S> {
             return;
         }
         self.commit(now, out);
-        let old = self.map.replace(Rc::new(Arc::clone(&map)));
+        let old = self.map.replace(Rc::new(Current(Arc::clone(&map))));
         let old = old.as_ref().map(|m| &***m);
         self.note_up(&map, now, out);
         let changed = self

@@ -22,6 +22,7 @@ mod trim;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -73,7 +74,7 @@ pub enum OsdEvent<S: Store> {
         state: DetachedPg<S>,
     },
     /// No clone in the pg serves these snapshots any more.
-    Trimmed { pg: PgId, snaps: Vec<(u64, u64)> },
+    Trimmed { pg: PgId, snaps: Snaps },
     /// A request is of this epoch, which this OSD has not seen.
     WantMap { epoch: u32 },
     /// A map says that this OSD is down. Its connections are closed.
@@ -136,6 +137,21 @@ struct Effects {
     of_write: bool,
 }
 
+/// Snapshots as start and length.
+type Snaps = Vec<(u64, u64)>;
+
+/// The newest map. Requests take a reference to it, which must not touch the count that all threads
+/// share.
+struct Current(Arc<OsdMap>);
+
+impl Deref for Current {
+    type Target = OsdMap;
+
+    fn deref(&self) -> &OsdMap {
+        &self.0
+    }
+}
+
 /// See the [module](self).
 pub struct Osd<S: Store> {
     config: OsdConfig,
@@ -145,9 +161,8 @@ pub struct Osd<S: Store> {
     history: Arc<dyn MapHistory>,
     faults: Faults,
 
-    /// Absent before the first map. Requests take a reference, which must not touch the count that
-    /// all threads share.
-    map: Option<Rc<Arc<OsdMap>>>,
+    /// Absent before the first map.
+    map: Option<Rc<Current>>,
     /// The map says so.
     up: bool,
     failed: bool,
@@ -175,7 +190,7 @@ pub struct Osd<S: Store> {
     /// Watches whose removal is not durable, with their pg's interval.
     watch_removals: VecDeque<(Seq, PgId, u32, HObject, WatchKey)>,
     /// Rounds of trimming whose end is not durable.
-    trimmed: VecDeque<(Seq, PgId, Vec<(u64, u64)>)>,
+    trimmed: VecDeque<(Seq, PgId, Snaps)>,
     /// What the store had made durable when answers were last let go.
     committed: Seq,
 

@@ -115,12 +115,13 @@ impl<S: Store> Osd<S> {
             link,
             tid: m.header.tid,
             after: (*seq).max(self.after_object(&op.hobject())),
+            now,
         };
         let reply = Reply {
             acks: op.flags & BOTH_ACKS,
             ..Reply::of(entry.result, &ops).versions(entry.version, entry.user_version)
         };
-        self.answer(way, op, reply, data, None, now, out);
+        self.answer(way, op, reply, data, None, out);
         true
     }
 
@@ -278,6 +279,7 @@ impl<S: Store> Osd<S> {
             link,
             tid: m.header.tid,
             after: self.after_object(&head),
+            now,
         };
         let data = self.buffers.give(buffer);
         if !self.faults.is_empty()
@@ -285,18 +287,18 @@ impl<S: Store> Osd<S> {
         {
             match action {
                 Action::Reset => {
-                    self.effects_only(way, effects, now, out);
+                    self.effects_only(way, effects, out);
                     self.reset(link, now, out);
                 }
                 Action::Error(errno) => {
                     let reply = Reply::error(op, -errno);
-                    self.answer(way, op, reply, None, effects, now, out);
+                    self.answer(way, op, reply, None, effects, out);
                 }
-                _ => self.effects_only(way, effects, now, out),
+                _ => self.effects_only(way, effects, out),
             }
             return;
         }
-        self.answer(way, op, reply, data, effects, now, out);
+        self.answer(way, op, reply, data, effects, out);
     }
 
     /// A read failed because there is no such object; then the answer tells no version.

@@ -106,6 +106,7 @@ pub(super) struct Way {
     pub tid: u64,
     /// The transaction it depends on.
     pub after: Seq,
+    pub now: Now,
 }
 
 /// Where the data of a read began, for the receiver to align it likewise. Only a plain read tells.
@@ -124,7 +125,6 @@ impl<S: Store> Osd<S> {
         reply: Reply<'_>,
         data: Option<Payload>,
         effects: Option<Box<Effects>>,
-        now: Now,
         out: &mut Outbox,
     ) {
         let header = MsgHeader {
@@ -134,7 +134,7 @@ impl<S: Store> Osd<S> {
         };
         let epoch = self.epoch();
         // Whatever became durable meanwhile leaves first.
-        self.commit(now, out);
+        self.commit(way.now, out);
         if way.after <= self.committed && effects.is_none() {
             out.send(way.link, header, |b| reply.encode(op, epoch, b), data);
             return;
@@ -150,7 +150,7 @@ impl<S: Store> Osd<S> {
             lost: false,
             effects,
         };
-        self.hold(way.after, held, now, out);
+        self.hold(way.after, held, way.now, out);
     }
 
     /// Effects whose answer a fault has swallowed.
@@ -158,7 +158,6 @@ impl<S: Store> Osd<S> {
         &mut self,
         way: Way,
         effects: Option<Box<Effects>>,
-        now: Now,
         out: &mut Outbox,
     ) {
         if effects.is_none() {
@@ -172,8 +171,8 @@ impl<S: Store> Osd<S> {
             lost: true,
             effects,
         };
-        self.commit(now, out);
-        self.hold(way.after, held, now, out);
+        self.commit(way.now, out);
+        self.hold(way.after, held, way.now, out);
     }
 
     fn hold(&mut self, after: Seq, held: Held, now: Now, out: &mut Outbox) {

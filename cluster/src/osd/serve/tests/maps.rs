@@ -161,14 +161,18 @@ fn pgs_on_their_way_catch_up_with_changes_they_missed() {
     let mut r = Rig::new(8, |_| 0);
     fill(&mut r, 60);
     r.keep_released = true;
-    let mut inc = Incremental::default();
-    inc.new_pg_temp = (0..8).map(|s| (pg(s), vec![1])).collect();
+    let inc = Incremental {
+        new_pg_temp: (0..8).map(|s| (pg(s), vec![1])).collect(),
+        ..Incremental::default()
+    };
     r.change(inc);
     for pg_num in [3, 16, 4, 12] {
         r.change_pool(|p| set_pg_num(p, pg_num));
     }
-    let mut inc = Incremental::default();
-    inc.new_pg_temp = (0..12).map(|s| (pg(s), vec![(s % 3) as i32])).collect();
+    let inc = Incremental {
+        new_pg_temp: (0..12).map(|s| (pg(s), vec![(s % 3) as i32])).collect(),
+        ..Incremental::default()
+    };
     r.change(inc);
     r.keep_released = false;
     while let Some((_, event)) = r.events.pop() {
@@ -275,8 +279,10 @@ fn a_restart_finds_pgs_as_they_were_left() {
     stores[0].move_objects(pg(0), pg(4), 5).unwrap();
     let inc = r.pool_change(|p| set_pg_num(p, 16));
     r.next_map(inc);
-    let mut inc = Incremental::default();
-    inc.new_pg_temp = (0..16).map(|s| (pg(s), vec![(s % 3) as i32])).collect();
+    let inc = Incremental {
+        new_pg_temp: (0..16).map(|s| (pg(s), vec![(s % 3) as i32])).collect(),
+        ..Incremental::default()
+    };
     r.next_map(inc);
     let all: Vec<PgId> = stores.iter().flat_map(|s| s.pgs()).collect();
     for (id, store) in stores.into_iter().enumerate() {
