@@ -7,6 +7,7 @@
 
 #[cfg(any(test, feature = "testing"))]
 pub mod conformance;
+pub mod file;
 pub mod memory;
 
 use std::borrow::Cow;
@@ -30,6 +31,12 @@ pub enum StoreError {
     Damaged(String),
     #[error("there is no pg {0} here")]
     NoPg(PgId),
+    /// Wrong place or version, or in use.
+    #[error("{0}")]
+    Refused(String),
+    /// An error has come between before; nothing was changed.
+    #[error("the store has stopped: {0}")]
+    Stopped(String),
 }
 
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
