@@ -122,7 +122,10 @@ impl Pg {
 
     /// Lets go of what files and database have by now, and of what is too much.
     pub(super) fn tidy(&mut self, applied: Seq, checkpointed: Seq, max: usize) {
-        while let Some((_, place)) = self.lagging.pop_front_if(|(seq, _)| *seq <= applied) {
+        while let Some((seq, place)) = self.lagging.front().copied()
+            && seq <= applied
+        {
+            self.lagging.pop_front();
             // The slot may have been given to another object, which does no harm.
             if let Some(slot) = self.slots.get_mut(place)
                 && let Some(object) = &mut slot.object
@@ -130,7 +133,10 @@ impl Pg {
                 object.settle(applied);
             }
         }
-        while let Some((_, place)) = self.queue.pop_front_if(|(seq, _)| *seq <= checkpointed) {
+        while let Some((seq, place)) = self.queue.front().copied()
+            && seq <= checkpointed
+        {
+            self.queue.pop_front();
             let slot = &mut self.slots[place];
             if slot.dirty > checkpointed {
                 self.queue.push_back((slot.dirty, place));
@@ -147,11 +153,11 @@ impl Pg {
             }
             self.dirty.remove(&slot.key);
         }
-        while self
-            .log
-            .pop_front_if(|(seq, _, _)| *seq <= checkpointed)
-            .is_some()
-        {}
+        while let Some((seq, ..)) = self.log.front()
+            && *seq <= checkpointed
+        {
+            self.log.pop_front();
+        }
         self.evict(max);
     }
 

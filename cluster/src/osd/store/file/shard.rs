@@ -140,6 +140,11 @@ impl Store for FileShard {
         if self.pgs.contains_key(&pg) {
             return Ok(());
         }
+        // One that an OSD had which is no more still has its objects.
+        let there = lock(&self.core.pgs).remove(&pg);
+        if let Some(row) = there {
+            return self.attach_pg(pg, DetachedPg::new(row));
+        }
         let row = PgRow {
             no: self.core.new_id(),
             owner: self.osd,
