@@ -7,6 +7,9 @@ use crate::osdmap::Pg;
 
 use super::op::Op;
 
+/// Log entries by their index, consecutive.
+pub(super) type Entries = VecDeque<(u64, Box<[u8]>)>;
+
 /// A row's new value, or none for one that goes.
 pub(super) type Change = Option<Box<[u8]>>;
 
@@ -25,8 +28,8 @@ pub(super) struct Batch {
     pub(super) pgs: BTreeMap<Pg, Change>,
     /// Numbers of pgs that go.
     pub(super) removed: Vec<u64>,
-    /// By pg number; entries by their index, consecutive.
-    pub(super) logs: BTreeMap<u64, VecDeque<(u64, Box<[u8]>)>>,
+    /// By pg number.
+    pub(super) logs: BTreeMap<u64, Entries>,
     /// Files that have one object more (true) or fewer.
     pub(super) refs: Vec<(u64, bool)>,
     /// Comes after all else, so that nothing can be added behind it.

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use crate::osd::store::{Page, Result, Seq, StoreError};
 
+use super::batch::Change;
 use super::core::Core;
 use super::db::Db;
 use super::files::Files;
@@ -29,7 +30,7 @@ pub(super) struct Object {
     /// transaction has not, no file being 0. Behind the last one, `row.file` has it.
     pub(super) bases: SmallVec<[(u64, Seq); 1]>,
     /// Attributes and omap that the database may not have; without a value they are gone.
-    pub(super) pairs: BTreeMap<Vec<u8>, (Seq, Option<Box<[u8]>>)>,
+    pub(super) pairs: BTreeMap<Vec<u8>, (Seq, Change)>,
 }
 
 /// The key of a pair.

@@ -393,7 +393,7 @@ mod tests {
                 from: pg,
                 to: pg,
                 pg_num: 3,
-                fresh: n % 2 == 0,
+                fresh: n.is_multiple_of(2),
             },
         ]
     }

@@ -216,7 +216,7 @@ fn name(pg: PgId, n: u64) -> HObject {
     let name = format!("o{}", n / 2);
     let head = HObjectRef::head(1, b"", b"", name.as_bytes(), pg.seed);
     HObjectRef {
-        snap: if n % 2 == 0 { NOSNAP } else { 3 },
+        snap: if n.is_multiple_of(2) { NOSNAP } else { 3 },
         ..head
     }
     .into()
