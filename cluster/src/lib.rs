@@ -22,8 +22,11 @@ pub mod osdmap;
 
 /// Fills `seed` with random bytes of the system.
 pub fn random_seed(seed: &mut [u8]) -> Result<(), rados::RadosError> {
-    use ring::rand::SecureRandom;
-    ring::rand::SystemRandom::new()
-        .fill(seed)
+    random_bytes(seed)
         .map_err(|_| rados::RadosError::Connect("the system has no random numbers".to_owned()))
+}
+
+fn random_bytes(bytes: &mut [u8]) -> Result<(), ring::error::Unspecified> {
+    use ring::rand::SecureRandom;
+    ring::rand::SystemRandom::new().fill(bytes)
 }

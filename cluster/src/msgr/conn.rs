@@ -374,6 +374,12 @@ impl Connection {
         !self.out.is_empty() || reply || self.acks_due()
     }
 
+    /// Bytes that [`Connection::take_output`] would hand over. An owner that must bound them stops
+    /// reading from a peer that does not take what it asked for.
+    pub fn output_len(&self) -> usize {
+        self.out.len()
+    }
+
     /// Lossy peers neither send nor expect acknowledgements. Lossless ones get one for all that was
     /// received since the last output, unless a message carried it.
     fn acks_due(&self) -> bool {
@@ -541,6 +547,11 @@ impl Connection {
     /// When the last keepalive was sent that the peer has answered, by our clock.
     pub fn last_keepalive_ack(&self) -> Option<UTime> {
         self.last_keepalive_ack
+    }
+
+    /// The monotonic moment at which the peer was last heard.
+    pub fn last_received(&self) -> u64 {
+        self.last_rx
     }
 
     /// Messages of a lossless session that the peer has not acknowledged.

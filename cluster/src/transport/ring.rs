@@ -8,12 +8,12 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use iothread::{JoinHandle, Refill, Signal, StableBatch, Stream, TurnHook};
+use iothread::{JoinHandle, Refill, Signal, Stream, TurnHook};
 
 use crate::client::{Action, Client, ConnId};
-use crate::codec::Now;
-use crate::msgr::OutBatch;
 use crate::rados::Rados;
+
+use super::turn::{Alarm, Outgoing, now};
 
 /// A client that runs on the current iothread, until this is dropped.
 pub struct Driver {
@@ -29,7 +29,7 @@ impl Driver {
         let rados = Rados::new(client, now, || {});
         rados.with(|client, now, _| client.start(now));
         let sockets = Rc::new(Sockets::default());
-        let alarm = Rc::new(Alarm::new());
+        let alarm = Rc::new(Alarm::default());
         let timer = iothread::spawn(keep_time(rados.clone(), Rc::clone(&alarm)));
         let hook = iothread::on_turn_end({
             let (rados, sockets) = (rados.clone(), Rc::clone(&sockets));
@@ -57,14 +57,6 @@ impl Drop for Driver {
         for socket in self.sockets.0.borrow_mut().drain() {
             socket.1.task.abort();
         }
-    }
-}
-
-fn now() -> Now {
-    let now = iothread::now();
-    Now {
-        mono: now.mono,
-        wall: now.wall,
     }
 }
 
@@ -102,46 +94,11 @@ fn pump(rados: &Rados, sockets: &Rc<Sockets>) {
     }
 }
 
-/// The moment of the next deadline (`u64::MAX` for none), and whether it has moved forward.
-struct Alarm {
-    at: std::cell::Cell<u64>,
-    moved: Signal,
-}
-
-impl Alarm {
-    fn new() -> Alarm {
-        Alarm {
-            at: std::cell::Cell::new(u64::MAX),
-            moved: Signal::default(),
-        }
-    }
-
-    fn set(&self, at: Option<u64>) {
-        let at = at.unwrap_or(u64::MAX);
-        // A later deadline needs no wake-up now: the timer finds it when it fires.
-        if at < self.at.replace(at) {
-            self.moved.raise();
-        }
-    }
-}
-
 async fn keep_time(rados: Rados, alarm: Rc<Alarm>) {
     loop {
-        let at = alarm.at.get();
-        if at == u64::MAX {
-            alarm.moved.wait().await;
-            continue;
-        }
-        if now().mono >= at {
-            rados.with(|client, now, sink| client.tick(now, sink));
-            // The hook sets the next one at the end of this turn.
-            alarm.at.set(u64::MAX);
-            continue;
-        }
-        let sleep = async {
-            iothread::sleep_until(at).await;
-        };
-        iothread::race(sleep, alarm.moved.wait()).await;
+        alarm.wait().await;
+        // The hook sets the next one at the end of this turn.
+        rados.with(|client, now, sink| client.tick(now, sink));
     }
 }
 
@@ -190,19 +147,4 @@ async fn exchange(
         }
     });
     iothread::race(receive, send).await
-}
-
-#[derive(Default)]
-struct Outgoing(OutBatch);
-
-// SAFETY: a batch's own bytes are on the heap and untouched while it is not borrowed, and the
-// memory of its payloads keeps to `payload::Memory`'s contract: same place, same bytes, for as
-// long as the payload lives.
-unsafe impl StableBatch for Outgoing {
-    fn iovecs(&self, out: &mut Vec<libc::iovec>) {
-        out.extend(self.0.slices().map(|s| libc::iovec {
-            iov_base: s.as_ptr().cast_mut().cast(),
-            iov_len: s.len(),
-        }));
-    }
 }
