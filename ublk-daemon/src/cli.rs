@@ -196,6 +196,30 @@ pub struct CreateArgs {
 pub enum BenchCommand {
     /// I/O on an image, in this process, without a front end
     Image(BenchImageArgs),
+    /// Messages between two threads of this process, beside a bare socket
+    Messenger(BenchMessengerArgs),
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct BenchMessengerArgs {
+    /// Bytes of a message's payload
+    #[arg(long, value_parser = spec::bytes, value_delimiter = ',', default_value = "4k,64k")]
+    pub bs: Vec<u64>,
+    /// Messages in flight
+    #[arg(long, default_value_t = 64)]
+    pub qd: usize,
+    /// Seconds of one run
+    #[arg(long, default_value_t = 1.0)]
+    pub runtime: f64,
+    /// Runs of each case, by turns; the median counts
+    #[arg(long, default_value_t = 5)]
+    pub rounds: u32,
+    /// Run the answering thread on this CPU
+    #[arg(long, value_name = "CPU")]
+    pub server_cpu: Option<usize>,
+    /// Run the asking thread on this CPU
+    #[arg(long, value_name = "CPU")]
+    pub client_cpu: Option<usize>,
 }
 
 #[derive(Debug, Clone, Args)]

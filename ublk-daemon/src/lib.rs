@@ -37,7 +37,8 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::List => map_cmd::list(&run_dir()?, format),
         Command::Daemon(args) => daemon::run(run_dir()?, args.exit_when_idle),
         Command::Bench(cli::BenchCommand::Image(args)) => {
-            bench::run(&disk::load_conf(&cluster, Vec::new())?, args, format)
+            bench::image::run(&disk::load_conf(&cluster, Vec::new())?, args, format)
         }
+        Command::Bench(cli::BenchCommand::Messenger(args)) => bench::messenger::run(&args, format),
     }
 }

@@ -11,9 +11,10 @@ use std::rc::Rc;
 use iothread::{JoinHandle, Refill, Signal, Stream, TurnHook};
 
 use crate::client::{Action, Client, ConnId};
+use crate::msgr::OutBatch;
 use crate::rados::Rados;
 
-use super::turn::{Alarm, Outgoing, now};
+use super::turn::{Alarm, now};
 
 /// A client that runs on the current iothread, until this is dropped.
 pub struct Driver {
@@ -137,10 +138,10 @@ async fn exchange(
         }
         Ok(())
     };
-    let send = iothread::pump(&stream, output, Outgoing::default(), |batch| {
-        batch.0.clear();
-        rados.with(|client, _, _| client.take_output(conn, &mut batch.0));
-        if batch.0.is_empty() {
+    let send = iothread::pump(&stream, output, OutBatch::new(), |batch| {
+        batch.clear();
+        rados.with(|client, _, _| client.take_output(conn, batch));
+        if batch.is_empty() {
             Refill::Idle
         } else {
             Refill::Send

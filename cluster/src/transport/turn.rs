@@ -1,4 +1,4 @@
-//! What both ends of a stream share on an iothread: its clock, its alarm, its batches.
+//! What both ends of a stream share on an iothread: clock, alarm, and how a batch is sent.
 
 use std::cell::Cell;
 
@@ -60,16 +60,12 @@ impl Alarm {
     }
 }
 
-/// A batch on its way into a socket.
-#[derive(Default)]
-pub(super) struct Outgoing(pub(super) OutBatch);
-
 // SAFETY: a batch's own bytes are on the heap and untouched while it is not borrowed, and the
 // memory of its payloads keeps to `payload::Memory`'s contract: same place, same bytes, for as
 // long as the payload lives.
-unsafe impl StableBatch for Outgoing {
+unsafe impl StableBatch for OutBatch {
     fn iovecs(&self, out: &mut Vec<libc::iovec>) {
-        out.extend(self.0.slices().map(|s| libc::iovec {
+        out.extend(self.slices().map(|s| libc::iovec {
             iov_base: s.as_ptr().cast_mut().cast(),
             iov_len: s.len(),
         }));

@@ -20,10 +20,10 @@ use iothread::{JoinHandle, Listener, RecvStream, Refill, Stream, TurnHook};
 
 use crate::auth::server::Step;
 use crate::codec::{EntityAddr, Now};
-use crate::msgr::{self, Message};
+use crate::msgr::{self, Message, OutBatch};
 use crate::osd::{Link, Outbox, Peer};
 
-use super::turn::{Alarm, Outgoing, now};
+use super::turn::{Alarm, now};
 use links::{Links, Wire};
 
 /// What the connections of an iothread talk to.
@@ -232,7 +232,7 @@ async fn serve<S: Service>(shared: Rc<Shared<S>>, wire: Rc<Wire>, stream: Stream
         }
     };
     let send = async {
-        let sent = iothread::pump(&stream, &wire.output, Outgoing::default(), |batch| {
+        let sent = iothread::pump(&stream, &wire.output, OutBatch::new(), |batch| {
             refill(&shared, &wire, batch)
         });
         if let Err(e) = sent.await {
@@ -306,9 +306,9 @@ async fn hold_back<S: Service>(
 }
 
 /// Hands over what waits for the wire.
-fn refill<S: Service>(shared: &Shared<S>, wire: &Wire, batch: &mut Outgoing) -> Refill {
-    batch.0.clear();
-    shared.links.borrow_mut().take_output(wire, &mut batch.0)
+fn refill<S: Service>(shared: &Shared<S>, wire: &Wire, batch: &mut OutBatch) -> Refill {
+    batch.clear();
+    shared.links.borrow_mut().take_output(wire, batch)
 }
 
 #[cfg(test)]

@@ -1,0 +1,4 @@
+//! `ublk-rbd bench`.
+
+pub mod image;
+pub mod messenger;
