@@ -86,8 +86,107 @@ pub enum Command {
     /// Measure
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Run a cluster of one machine, for a first try and for tests: start, stop, status, fault
+    Cluster(EmbeddedArgs),
     /// Serve attached images until stopped. `map` starts one when none is running
     Daemon(DaemonArgs),
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct EmbeddedArgs {
+    /// Directory of the cluster [default: RUN_DIR/cluster]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    #[command(subcommand)]
+    pub command: EmbeddedCommand,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub enum EmbeddedCommand {
+    /// Start a cluster, and make it where there is none; prints what to tell clients
+    Start(StartArgs),
+    /// Stop it. What is in its directory stays
+    Stop,
+    /// Show what it serves and what that costs
+    Status,
+    /// Have requests fail, for tests of clients
+    #[command(subcommand)]
+    Fault(FaultCommand),
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct StartArgs {
+    /// Keep objects in memory: they are gone when the cluster stops. So it is without --dir
+    #[arg(long)]
+    pub memory: bool,
+    /// OSDs, each with a thread of its own [default: one for each CPU, at most 4]
+    #[arg(long, value_name = "N")]
+    pub osds: Option<u32>,
+    /// Address of the monitor; port 0 picks a free one [default: the last one, or 127.0.0.1:6700]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub listen: Option<std::net::SocketAddr>,
+    /// Allow --listen on an address that is not loopback
+    #[arg(long, requires = "listen")]
+    pub allow_remote: bool,
+    /// How clients prove who they are [default: the last one, or cephx]
+    #[arg(long, value_enum)]
+    pub auth: Option<AuthArg>,
+    /// Pool to make where it is missing
+    #[arg(long, value_name = "NAME", default_value = "rbd")]
+    pub pool: String,
+    /// Stay in the foreground until interrupted
+    #[arg(long)]
+    pub foreground: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum AuthArg {
+    Cephx,
+    None,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub enum FaultCommand {
+    /// Add a fault; prints its number on each OSD
+    Add(FaultArgs),
+    /// List faults
+    Ls,
+    /// Remove faults; requests that they hold back go on
+    Clear {
+        /// Only this OSD's
+        #[arg(long, value_name = "ID")]
+        osd: Option<u32>,
+        /// Only the one of this number
+        #[arg(requires = "osd", value_name = "NUMBER")]
+        number: Option<u64>,
+    },
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct FaultArgs {
+    /// What happens: delay=MS, drop, reset, error=ERRNO or stall
+    pub action: String,
+    /// Which requests: any, read, write, watch, notify, list, map, call or call=CLASS[.METHOD]
+    #[arg(long, value_name = "CLASS", default_value = "any")]
+    pub op: String,
+    /// Only objects of this pool
+    #[arg(long)]
+    pub pool: Option<String>,
+    /// Only objects whose names begin so
+    #[arg(long, value_name = "PREFIX")]
+    pub object: Option<String>,
+    /// How often, from 0 to 1
+    #[arg(long, default_value_t = 1.0)]
+    pub probability: f64,
+    /// How many times at most
+    #[arg(long)]
+    pub count: Option<u32>,
+    /// Carry the request out first, and let its answer suffer
+    #[arg(long)]
+    pub after: bool,
+    /// Only on this OSD
+    #[arg(long, value_name = "ID")]
+    pub osd: Option<u32>,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -290,6 +389,11 @@ mod tests {
             "ublk-rbd bench image --rw randrw --bs 4k --qd 32 --runtime 2 --format json rbd/x",
             "ublk-rbd unmap rbd/x --force",
             "ublk-rbd list --format json",
+            "ublk-rbd bench messenger --bs 4k,64k --qd 64 --rounds 3",
+            "ublk-rbd cluster start --dir /tmp/c --osds 2 --listen 127.0.0.1:0 --auth none",
+            "ublk-rbd cluster status --dir /tmp/c --format json",
+            "ublk-rbd cluster fault add delay=100 --op call=rbd --probability 0.5",
+            "ublk-rbd cluster fault clear --osd 1 3",
         ] {
             Cli::try_parse_from(line.split(' ')).unwrap_or_else(|e| panic!("{line}: {e}"));
         }

@@ -38,8 +38,16 @@ pub fn run(run_dir: RunDir, exit_when_idle: bool) -> Result<()> {
     local.block_on(&runtime, serve(run_dir, exit_when_idle))
 }
 
+/// What to say of a run directory that another daemon has.
+pub(crate) fn taken(dir: &Path) -> anyhow::Error {
+    anyhow!(
+        "another daemon serves {}: use it, or another --run-dir",
+        dir.display()
+    )
+}
+
 async fn serve(run_dir: RunDir, exit_when_idle: bool) -> Result<()> {
-    let socket = ControlSocket::bind(&run_dir)?;
+    let socket = ControlSocket::bind(&run_dir, taken)?;
     let mut term = signal(SignalKind::terminate())?;
     let mut int = signal(SignalKind::interrupt())?;
     let daemon = Rc::new(Daemon {

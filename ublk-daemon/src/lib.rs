@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod cli;
+pub mod cluster_cmd;
 pub mod control;
 pub mod daemon;
 pub mod disk;
@@ -24,7 +25,12 @@ use run_dir::RunDir;
 /// Carries out a command line.
 pub fn run(cli: Cli) -> Result<()> {
     let verbose = cli.output.verbose;
-    log::init(verbose, matches!(cli.command, Command::Daemon(_)));
+    let serves = match &cli.command {
+        Command::Daemon(_) => true,
+        Command::Cluster(args) => matches!(args.command, cli::EmbeddedCommand::Start(_)),
+        _ => false,
+    };
+    log::init(verbose, serves);
     let format = cli.output.format;
     let cluster = ClusterSpec::of(&cli.cluster)?;
     let run_dir = || RunDir::new(cli.run_dir.as_deref());
@@ -35,6 +41,10 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Map(args) => map_cmd::map(&run_dir()?, cluster, args, verbose, format),
         Command::Unmap(args) => map_cmd::unmap(&run_dir()?, &args),
         Command::List => map_cmd::list(&run_dir()?, format),
+        Command::Cluster(args) => {
+            let default = || Ok(run_dir()?.path().join("cluster"));
+            cluster_cmd::run(args.dir.as_deref(), default, args.command, verbose, format)
+        }
         Command::Daemon(args) => daemon::run(run_dir()?, args.exit_when_idle),
         Command::Bench(cli::BenchCommand::Image(args)) => {
             bench::image::run(&disk::load_conf(&cluster, Vec::new())?, args, format)

@@ -19,6 +19,7 @@ pub mod outbox;
 mod pg;
 mod random;
 pub mod serve;
+pub mod server;
 mod session;
 pub mod store;
 mod watch;

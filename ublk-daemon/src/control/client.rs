@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
 use super::{Answer, MAX_LINE, Request};
 use crate::run_dir::RunDir;
 
@@ -30,7 +33,7 @@ pub fn ask(run_dir: &RunDir, request: &Request) -> Result<Option<Answer>> {
     }
 }
 
-fn connect(run_dir: &RunDir) -> Result<Option<UnixStream>> {
+pub(crate) fn connect(run_dir: &RunDir) -> Result<Option<UnixStream>> {
     let path = run_dir.control_socket();
     match UnixStream::connect(&path) {
         Ok(stream) => Ok(Some(stream)),
@@ -42,7 +45,18 @@ fn connect(run_dir: &RunDir) -> Result<Option<UnixStream>> {
 }
 
 /// `Ok(None)` when the daemon went away without an answer.
-fn exchange(mut stream: UnixStream, request: &Request) -> Result<Option<Answer>> {
+fn exchange(stream: UnixStream, request: &Request) -> Result<Option<Answer>> {
+    match talk(stream, request)? {
+        Some(Answer::Error { message }) => Err(anyhow!(message)),
+        answer => Ok(answer),
+    }
+}
+
+/// One request and its answer. `Ok(None)` when the other side went away without one.
+pub(crate) fn talk<Q: Serialize, A: DeserializeOwned>(
+    mut stream: UnixStream,
+    request: &Q,
+) -> Result<Option<A>> {
     let mut line = serde_json::to_vec(request)?;
     line.push(b'\n');
     let mut answer = String::new();
@@ -55,10 +69,8 @@ fn exchange(mut stream: UnixStream, request: &Request) -> Result<Option<Answer>>
         }
         Err(e) => return Err(e).context("cannot talk to the daemon"),
     }
-    match serde_json::from_str(&answer).context("the daemon's answer makes no sense")? {
-        Answer::Error { message } => Err(anyhow!(message)),
-        answer => Ok(Some(answer)),
-    }
+    let answer = serde_json::from_str(&answer).context("the daemon's answer makes no sense")?;
+    Ok(Some(answer))
 }
 
 /// Sends a request, starting a daemon when none is running. The daemon it starts exits once it has

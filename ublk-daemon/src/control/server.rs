@@ -3,14 +3,16 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 
-use super::{Answer, MAX_LINE, Request};
+use super::MAX_LINE;
 use crate::run_dir::RunDir;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 /// The one control socket of a run directory, held by a lock for as long as it lives.
 pub struct ControlSocket {
@@ -21,8 +23,11 @@ pub struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Takes the run directory. Fails when another daemon has it.
-    pub fn bind(run_dir: &RunDir) -> Result<ControlSocket> {
+    /// Takes the run directory. Fails with what `taken` says when another process has it.
+    pub fn bind(
+        run_dir: &RunDir,
+        taken: impl FnOnce(&Path) -> anyhow::Error,
+    ) -> Result<ControlSocket> {
         run_dir.create()?;
         let lock_path = run_dir.lock_file();
         let lock = File::options()
@@ -32,10 +37,7 @@ impl ControlSocket {
             .open(&lock_path)
             .with_context(|| format!("cannot open {}", lock_path.display()))?;
         if lock.try_lock().is_err() {
-            bail!(
-                "another daemon serves {}: use it, or another --run-dir",
-                run_dir.path().display()
-            );
+            return Err(taken(run_dir.path()));
         }
         let path = run_dir.control_socket();
         // The lock is ours, so a socket that is still there was left by a daemon that died.
@@ -86,7 +88,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    pub async fn request(&mut self) -> Result<Request> {
+    pub async fn request<Q: DeserializeOwned>(&mut self) -> Result<Q> {
         let mut line = String::new();
         (&mut self.stream)
             .take(MAX_LINE)
@@ -95,7 +97,7 @@ impl Caller {
         serde_json::from_str(&line).context("a request that makes no sense")
     }
 
-    pub async fn answer(mut self, answer: &Answer) -> Result<()> {
+    pub async fn answer<A: Serialize>(mut self, answer: &A) -> Result<()> {
         let mut line = serde_json::to_vec(answer)?;
         line.push(b'\n');
         self.stream.write_all(&line).await?;
@@ -134,7 +136,8 @@ impl Caller {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::client;
+    use crate::control::{Answer, Request, client};
+    use crate::daemon::taken;
 
     fn run_dir() -> (tempfile::TempDir, RunDir) {
         let dir = tempfile::tempdir().unwrap();
@@ -153,7 +156,7 @@ mod tests {
     fn a_request_is_answered() {
         let (_dir, run_dir) = run_dir();
         runtime().block_on(async {
-            let socket = ControlSocket::bind(&run_dir).unwrap();
+            let socket = ControlSocket::bind(&run_dir, taken).unwrap();
             let mode = std::fs::metadata(run_dir.control_socket())
                 .unwrap()
                 .permissions()
@@ -162,7 +165,7 @@ mod tests {
             let rd = run_dir.clone();
             let asked = tokio::task::spawn_blocking(move || client::ask(&rd, &Request::List));
             let mut caller = socket.accept().await.unwrap();
-            assert_eq!(caller.request().await.unwrap(), Request::List);
+            assert_eq!(caller.request::<Request>().await.unwrap(), Request::List);
             caller
                 .answer(&Answer::Error {
                     message: "no".into(),
@@ -182,13 +185,16 @@ mod tests {
     fn a_second_daemon_is_refused_and_a_dead_ones_socket_replaced() {
         let (_dir, run_dir) = run_dir();
         runtime().block_on(async {
-            let first = ControlSocket::bind(&run_dir).unwrap();
-            let err = ControlSocket::bind(&run_dir).err().unwrap().to_string();
+            let first = ControlSocket::bind(&run_dir, taken).unwrap();
+            let err = ControlSocket::bind(&run_dir, taken)
+                .err()
+                .unwrap()
+                .to_string();
             assert!(err.starts_with("another daemon serves"), "{err}");
             drop(first);
             drop(std::os::unix::net::UnixListener::bind(run_dir.control_socket()).unwrap());
             assert!(run_dir.control_socket().exists());
-            ControlSocket::bind(&run_dir).unwrap();
+            ControlSocket::bind(&run_dir, taken).unwrap();
         });
     }
 
@@ -196,7 +202,7 @@ mod tests {
     fn a_caller_that_hangs_up_is_noticed() {
         let (_dir, run_dir) = run_dir();
         runtime().block_on(async {
-            let socket = ControlSocket::bind(&run_dir).unwrap();
+            let socket = ControlSocket::bind(&run_dir, taken).unwrap();
             let peer = UnixStream::connect(run_dir.control_socket()).await.unwrap();
             let caller = socket.accept().await.unwrap();
             drop(peer);
