@@ -43,6 +43,7 @@ complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -f -a "list" -d 'List at
 complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -f -a "showmapped" -d 'List attached images'
 complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -f -a "image" -d 'Work with images: create, ls, info, rm'
 complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -f -a "bench" -d 'Measure'
+complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -f -a "cluster" -d 'Run a cluster of one machine, for a first try and for tests: start, stop, status, fault'
 complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -f -a "daemon" -d 'Serve attached images until stopped. `map` starts one when none is running'
 complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand map" -l frontend -d 'How the image is attached' -r -f -a "nbd\t'Network block device, on a unix socket or TCP'"
@@ -179,20 +180,21 @@ complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from help" -f -a "info" -d 'Show one image'
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from help" -f -a "rm" -d 'Remove an image and its data'
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand image; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image help" -s c -l conf -d 'Ceph configuration file [default: $CEPH_CONF, /etc/ceph/CLUSTER.conf, ...]' -r -F
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image help" -s k -l keyring -d 'Keyring file with the user\'s key' -r -F
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image help" -l id -d 'User, without `client.` [default: admin]' -r
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image help" -s n -l name -d 'User, with its type: `client.admin`' -r
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image help" -s m -l mon-host -d 'Monitor addresses, overriding the configuration file' -r
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image help" -l connect-timeout -d 'Seconds that finding the cluster may take; 0 is for ever. Overrides client_mount_timeout' -r
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image help" -l cluster -d 'Cluster name, which picks the configuration file [default: ceph]' -r
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image help" -l format -d 'How to print results' -r -f -a "plain\t''
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image messenger help" -s c -l conf -d 'Ceph configuration file [default: $CEPH_CONF, /etc/ceph/CLUSTER.conf, ...]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image messenger help" -s k -l keyring -d 'Keyring file with the user\'s key' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image messenger help" -l id -d 'User, without `client.` [default: admin]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image messenger help" -s n -l name -d 'User, with its type: `client.admin`' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image messenger help" -s m -l mon-host -d 'Monitor addresses, overriding the configuration file' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image messenger help" -l connect-timeout -d 'Seconds that finding the cluster may take; 0 is for ever. Overrides client_mount_timeout' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image messenger help" -l cluster -d 'Cluster name, which picks the configuration file [default: ceph]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image messenger help" -l format -d 'How to print results' -r -f -a "plain\t''
 json\t''"
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image help" -l run-dir -d 'Directory of the daemon\'s control socket and of the disks\' sockets [default: /run/ublk-rbd as root, else $XDG_RUNTIME_DIR/ublk-rbd]' -r -F
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image help" -s v -l verbose -d 'Say more on standard error; twice for debugging'
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image help" -s h -l help -d 'Print help'
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image help" -f -a "image" -d 'I/O on an image, in this process, without a front end'
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image messenger help" -l run-dir -d 'Directory of the daemon\'s control socket and of the disks\' sockets [default: /run/ublk-rbd as root, else $XDG_RUNTIME_DIR/ublk-rbd]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image messenger help" -s v -l verbose -d 'Say more on standard error; twice for debugging'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image messenger help" -s h -l help -d 'Print help'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image messenger help" -f -a "image" -d 'I/O on an image, in this process, without a front end'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image messenger help" -f -a "messenger" -d 'Messages between two threads of this process, beside a bare socket'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and not __fish_seen_subcommand_from image messenger help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from image" -l rw -d 'What to do' -r -f -a "randread\t''
 randwrite\t''
 randrw\t''
@@ -217,8 +219,114 @@ complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from image" -l destroy-data -d 'Allow patterns that write: what is in the image is lost'
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from image" -s v -l verbose -d 'Say more on standard error; twice for debugging'
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from image" -s h -l help -d 'Print help'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from messenger" -l bs -d 'Bytes of a message\'s payload' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from messenger" -l qd -d 'Messages in flight' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from messenger" -l runtime -d 'Seconds of one run' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from messenger" -l rounds -d 'Runs of each case, by turns; the median counts' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from messenger" -l server-cpu -d 'Run the answering thread on this CPU' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from messenger" -l client-cpu -d 'Run the asking thread on this CPU' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from messenger" -s c -l conf -d 'Ceph configuration file [default: $CEPH_CONF, /etc/ceph/CLUSTER.conf, ...]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from messenger" -s k -l keyring -d 'Keyring file with the user\'s key' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from messenger" -l id -d 'User, without `client.` [default: admin]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from messenger" -s n -l name -d 'User, with its type: `client.admin`' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from messenger" -s m -l mon-host -d 'Monitor addresses, overriding the configuration file' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from messenger" -l connect-timeout -d 'Seconds that finding the cluster may take; 0 is for ever. Overrides client_mount_timeout' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from messenger" -l cluster -d 'Cluster name, which picks the configuration file [default: ceph]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from messenger" -l format -d 'How to print results' -r -f -a "plain\t''
+json\t''"
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from messenger" -l run-dir -d 'Directory of the daemon\'s control socket and of the disks\' sockets [default: /run/ublk-rbd as root, else $XDG_RUNTIME_DIR/ublk-rbd]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from messenger" -s v -l verbose -d 'Say more on standard error; twice for debugging'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from messenger" -s h -l help -d 'Print help'
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "image" -d 'I/O on an image, in this process, without a front end'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "messenger" -d 'Messages between two threads of this process, beside a bare socket'
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and not __fish_seen_subcommand_from start stop status fault help" -l dir -d 'Directory of the cluster [default: RUN_DIR/cluster]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and not __fish_seen_subcommand_from start stop status fault help" -s c -l conf -d 'Ceph configuration file [default: $CEPH_CONF, /etc/ceph/CLUSTER.conf, ...]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and not __fish_seen_subcommand_from start stop status fault help" -s k -l keyring -d 'Keyring file with the user\'s key' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and not __fish_seen_subcommand_from start stop status fault help" -l id -d 'User, without `client.` [default: admin]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and not __fish_seen_subcommand_from start stop status fault help" -s n -l name -d 'User, with its type: `client.admin`' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and not __fish_seen_subcommand_from start stop status fault help" -s m -l mon-host -d 'Monitor addresses, overriding the configuration file' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and not __fish_seen_subcommand_from start stop status fault help" -l connect-timeout -d 'Seconds that finding the cluster may take; 0 is for ever. Overrides client_mount_timeout' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and not __fish_seen_subcommand_from start stop status fault help" -l cluster -d 'Cluster name, which picks the configuration file [default: ceph]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and not __fish_seen_subcommand_from start stop status fault help" -l format -d 'How to print results' -r -f -a "plain\t''
+json\t''"
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and not __fish_seen_subcommand_from start stop status fault help" -l run-dir -d 'Directory of the daemon\'s control socket and of the disks\' sockets [default: /run/ublk-rbd as root, else $XDG_RUNTIME_DIR/ublk-rbd]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and not __fish_seen_subcommand_from start stop status fault help" -s v -l verbose -d 'Say more on standard error; twice for debugging'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and not __fish_seen_subcommand_from start stop status fault help" -s h -l help -d 'Print help'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and not __fish_seen_subcommand_from start stop status fault help" -f -a "start" -d 'Start a cluster, and make it where there is none; prints what to tell clients'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and not __fish_seen_subcommand_from start stop status fault help" -f -a "stop" -d 'Stop it. What is in its directory stays'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and not __fish_seen_subcommand_from start stop status fault help" -f -a "status" -d 'Show what it serves and what that costs'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and not __fish_seen_subcommand_from start stop status fault help" -f -a "fault" -d 'Have requests fail, for tests of clients'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and not __fish_seen_subcommand_from start stop status fault help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from start" -l osds -d 'OSDs, each with a thread of its own [default: one for each CPU, at most 4]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from start" -l listen -d 'Address of the monitor; port 0 picks a free one [default: the last one, or 127.0.0.1:6700]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from start" -l auth -d 'How clients prove who they are [default: the last one, or cephx]' -r -f -a "cephx\t''
+none\t''"
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from start" -l pool -d 'Pool to make where it is missing' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from start" -l dir -d 'Directory of the cluster [default: RUN_DIR/cluster]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from start" -s c -l conf -d 'Ceph configuration file [default: $CEPH_CONF, /etc/ceph/CLUSTER.conf, ...]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from start" -s k -l keyring -d 'Keyring file with the user\'s key' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from start" -l id -d 'User, without `client.` [default: admin]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from start" -s n -l name -d 'User, with its type: `client.admin`' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from start" -s m -l mon-host -d 'Monitor addresses, overriding the configuration file' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from start" -l connect-timeout -d 'Seconds that finding the cluster may take; 0 is for ever. Overrides client_mount_timeout' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from start" -l cluster -d 'Cluster name, which picks the configuration file [default: ceph]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from start" -l format -d 'How to print results' -r -f -a "plain\t''
+json\t''"
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from start" -l run-dir -d 'Directory of the daemon\'s control socket and of the disks\' sockets [default: /run/ublk-rbd as root, else $XDG_RUNTIME_DIR/ublk-rbd]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from start" -l memory -d 'Keep objects in memory: they are gone when the cluster stops. So it is without --dir'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from start" -l allow-remote -d 'Allow --listen on an address that is not loopback'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from start" -l foreground -d 'Stay in the foreground until interrupted'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from start" -s v -l verbose -d 'Say more on standard error; twice for debugging'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from start" -s h -l help -d 'Print help'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from stop" -l dir -d 'Directory of the cluster [default: RUN_DIR/cluster]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from stop" -s c -l conf -d 'Ceph configuration file [default: $CEPH_CONF, /etc/ceph/CLUSTER.conf, ...]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from stop" -s k -l keyring -d 'Keyring file with the user\'s key' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from stop" -l id -d 'User, without `client.` [default: admin]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from stop" -s n -l name -d 'User, with its type: `client.admin`' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from stop" -s m -l mon-host -d 'Monitor addresses, overriding the configuration file' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from stop" -l connect-timeout -d 'Seconds that finding the cluster may take; 0 is for ever. Overrides client_mount_timeout' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from stop" -l cluster -d 'Cluster name, which picks the configuration file [default: ceph]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from stop" -l format -d 'How to print results' -r -f -a "plain\t''
+json\t''"
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from stop" -l run-dir -d 'Directory of the daemon\'s control socket and of the disks\' sockets [default: /run/ublk-rbd as root, else $XDG_RUNTIME_DIR/ublk-rbd]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from stop" -s v -l verbose -d 'Say more on standard error; twice for debugging'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from stop" -s h -l help -d 'Print help'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from status" -l dir -d 'Directory of the cluster [default: RUN_DIR/cluster]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from status" -s c -l conf -d 'Ceph configuration file [default: $CEPH_CONF, /etc/ceph/CLUSTER.conf, ...]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from status" -s k -l keyring -d 'Keyring file with the user\'s key' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from status" -l id -d 'User, without `client.` [default: admin]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from status" -s n -l name -d 'User, with its type: `client.admin`' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from status" -s m -l mon-host -d 'Monitor addresses, overriding the configuration file' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from status" -l connect-timeout -d 'Seconds that finding the cluster may take; 0 is for ever. Overrides client_mount_timeout' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from status" -l cluster -d 'Cluster name, which picks the configuration file [default: ceph]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from status" -l format -d 'How to print results' -r -f -a "plain\t''
+json\t''"
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from status" -l run-dir -d 'Directory of the daemon\'s control socket and of the disks\' sockets [default: /run/ublk-rbd as root, else $XDG_RUNTIME_DIR/ublk-rbd]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from status" -s v -l verbose -d 'Say more on standard error; twice for debugging'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from status" -s h -l help -d 'Print help'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from fault" -l dir -d 'Directory of the cluster [default: RUN_DIR/cluster]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from fault" -s c -l conf -d 'Ceph configuration file [default: $CEPH_CONF, /etc/ceph/CLUSTER.conf, ...]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from fault" -s k -l keyring -d 'Keyring file with the user\'s key' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from fault" -l id -d 'User, without `client.` [default: admin]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from fault" -s n -l name -d 'User, with its type: `client.admin`' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from fault" -s m -l mon-host -d 'Monitor addresses, overriding the configuration file' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from fault" -l connect-timeout -d 'Seconds that finding the cluster may take; 0 is for ever. Overrides client_mount_timeout' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from fault" -l cluster -d 'Cluster name, which picks the configuration file [default: ceph]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from fault" -l format -d 'How to print results' -r -f -a "plain\t''
+json\t''"
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from fault" -l run-dir -d 'Directory of the daemon\'s control socket and of the disks\' sockets [default: /run/ublk-rbd as root, else $XDG_RUNTIME_DIR/ublk-rbd]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from fault" -s v -l verbose -d 'Say more on standard error; twice for debugging'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from fault" -s h -l help -d 'Print help'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from fault" -f -a "add" -d 'Add a fault; prints its number on each OSD'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from fault" -f -a "ls" -d 'List faults'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from fault" -f -a "clear" -d 'Remove faults; requests that they hold back go on'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from fault" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from help" -f -a "start" -d 'Start a cluster, and make it where there is none; prints what to tell clients'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from help" -f -a "stop" -d 'Stop it. What is in its directory stays'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from help" -f -a "status" -d 'Show what it serves and what that costs'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from help" -f -a "fault" -d 'Have requests fail, for tests of clients'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand daemon" -s c -l conf -d 'Ceph configuration file [default: $CEPH_CONF, /etc/ceph/CLUSTER.conf, ...]' -r -F
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand daemon" -s k -l keyring -d 'Keyring file with the user\'s key' -r -F
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand daemon" -l id -d 'User, without `client.` [default: admin]' -r
@@ -232,15 +340,21 @@ complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand daemon" -l run-dir -d 
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand daemon" -l exit-when-idle -d 'Exit once the last image is detached'
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand daemon" -s v -l verbose -d 'Say more on standard error; twice for debugging'
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand daemon" -s h -l help -d 'Print help'
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench daemon help" -f -a "map" -d 'Attach an image; prints where it is'
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench daemon help" -f -a "unmap" -d 'Detach an image'
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench daemon help" -f -a "list" -d 'List attached images'
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench daemon help" -f -a "image" -d 'Work with images: create, ls, info, rm'
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench daemon help" -f -a "bench" -d 'Measure'
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench daemon help" -f -a "daemon" -d 'Serve attached images until stopped. `map` starts one when none is running'
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench daemon help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench cluster daemon help" -f -a "map" -d 'Attach an image; prints where it is'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench cluster daemon help" -f -a "unmap" -d 'Detach an image'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench cluster daemon help" -f -a "list" -d 'List attached images'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench cluster daemon help" -f -a "image" -d 'Work with images: create, ls, info, rm'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench cluster daemon help" -f -a "bench" -d 'Measure'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench cluster daemon help" -f -a "cluster" -d 'Run a cluster of one machine, for a first try and for tests: start, stop, status, fault'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench cluster daemon help" -f -a "daemon" -d 'Serve attached images until stopped. `map` starts one when none is running'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench cluster daemon help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and __fish_seen_subcommand_from image" -f -a "create" -d 'Create an image'
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and __fish_seen_subcommand_from image" -f -a "ls" -d 'List the images of a pool'
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and __fish_seen_subcommand_from image" -f -a "info" -d 'Show one image'
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and __fish_seen_subcommand_from image" -f -a "rm" -d 'Remove an image and its data'
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and __fish_seen_subcommand_from bench" -f -a "image" -d 'I/O on an image, in this process, without a front end'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and __fish_seen_subcommand_from bench" -f -a "messenger" -d 'Messages between two threads of this process, beside a bare socket'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and __fish_seen_subcommand_from cluster" -f -a "start" -d 'Start a cluster, and make it where there is none; prints what to tell clients'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and __fish_seen_subcommand_from cluster" -f -a "stop" -d 'Stop it. What is in its directory stays'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and __fish_seen_subcommand_from cluster" -f -a "status" -d 'Show what it serves and what that costs'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and __fish_seen_subcommand_from cluster" -f -a "fault" -d 'Have requests fail, for tests of clients'
