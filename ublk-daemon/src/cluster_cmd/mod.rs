@@ -97,6 +97,11 @@ pub fn run(
 /// What needs no cluster to be found wrong.
 fn check(args: &StartArgs) -> Result<()> {
     if let Some(addr) = args.listen
+        && addr.ip().is_unspecified()
+    {
+        bail!("{addr} is no address that clients can be told: name one of this machine");
+    }
+    if let Some(addr) = args.listen
         && !addr.ip().is_loopback()
         && !args.allow_remote
     {

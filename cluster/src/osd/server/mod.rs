@@ -17,6 +17,7 @@ mod files;
 mod history;
 mod monitor;
 mod shard;
+mod worker;
 
 #[cfg(test)]
 mod tests;
@@ -24,7 +25,7 @@ mod tests;
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock, mpsc};
+use std::sync::{Arc, OnceLock};
 
 use iothread::Remote;
 use serde::{Deserialize, Serialize};
@@ -124,20 +125,6 @@ const MAX_OSDS: u32 = 64;
 /// Random bytes of the system. What starts a server has drawn some before anything depends on it.
 pub(crate) fn draw(bytes: &mut [u8]) {
     crate::random_bytes(bytes).expect("the system has random numbers");
-}
-
-/// Runs `f` on another thread's runtime and waits for what it returns.
-fn call<R: Send + 'static>(
-    remote: &Remote,
-    f: impl FnOnce() -> R + Send + 'static,
-) -> Result<R, ServerError> {
-    let (tell, told) = mpsc::channel();
-    let job = move || {
-        // Whoever asked waits below.
-        let _ = tell.send(f());
-    };
-    remote.spawn(job).map_err(|_| ServerError::Stopped)?;
-    told.recv().map_err(|_| ServerError::Stopped)
 }
 
 /// How much room the store has.

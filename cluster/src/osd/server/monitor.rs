@@ -2,9 +2,9 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::{Arc, OnceLock, mpsc};
+use std::sync::{Arc, OnceLock};
 
-use iothread::{IoThread, Listener, Remote, Signal};
+use iothread::{Listener, Remote};
 
 use crate::auth::server::Step;
 use crate::codec::{EntityAddrVec, EntityName, EntityType, Now};
@@ -16,6 +16,7 @@ use super::super::mon::{self, Mon, MonConfig, MonEvent, MonStore, MonStoreError}
 use super::super::outbox::{Link, Outbox, Peer};
 use super::history::History;
 use super::shard::{self, Threads};
+use super::worker::Worker;
 use super::{ServerError, draw};
 
 /// Largest message to a monitor: commands carry keyrings and maps.
@@ -117,7 +118,6 @@ impl Service for Monitor {
 
 thread_local! {
     static HERE: RefCell<Option<Rc<Acceptor<Monitor>>>> = const { RefCell::new(None) };
-    static STOP: Signal = Signal::new();
 }
 
 /// Uses the monitor, on its own thread. Nothing happens where it has ended.
@@ -138,39 +138,25 @@ pub(super) struct Setup {
     pub(super) history: Arc<History>,
 }
 
-pub(super) struct MonThread {
-    thread: IoThread<()>,
-}
+pub(super) struct MonThread(Worker);
 
 impl MonThread {
     pub(super) fn start(setup: Setup) -> Result<MonThread, ServerError> {
-        let (tell, told) = mpsc::channel();
         let config = iothread::Config {
             name: "mon".to_owned(),
             recv_bufs: 32,
             ..iothread::Config::default()
         };
-        let thread = IoThread::spawn(config, move || async move {
+        let open = move || {
             let _ = setup.threads.set(Threads {
                 mon: iothread::remote(),
                 osds: setup.osds.clone(),
             });
-            match open(setup) {
-                Ok(acceptor) => HERE.set(Some(acceptor)),
-                Err(e) => {
-                    let _ = tell.send(Err(e));
-                    return;
-                }
-            }
-            let _ = tell.send(Ok(()));
-            let stop = STOP.with(Signal::clone);
-            stop.wait().await;
-            drop(HERE.take());
-            // What ended above lets go of its sockets in another turn.
-            iothread::yield_now().await;
-        })?;
-        told.recv().map_err(|_| ServerError::Panicked("mon"))??;
-        Ok(MonThread { thread })
+            HERE.set(Some(open(setup)?));
+            Ok(())
+        };
+        let close = |()| drop(HERE.take());
+        Worker::start("mon", config, open, close).map(MonThread)
     }
 
     /// Uses the monitor from another thread, and waits for the result.
@@ -178,30 +164,27 @@ impl MonThread {
         &self,
         f: impl FnOnce(&mut Mon, Now, &mut Outbox) -> R + Send + 'static,
     ) -> Result<R, ServerError> {
-        super::call(self.remote(), move || here(f))?.ok_or(ServerError::Stopped)
+        self.0.call(move || here(f))?.ok_or(ServerError::Stopped)
     }
 
     pub(super) fn newest(&self) -> Result<Option<Arc<OsdMap>>, ServerError> {
-        super::call(self.remote(), || {
+        self.0.call(|| {
             let acceptor = HERE.with_borrow(Clone::clone)?;
             acceptor.with(|monitor, _, _| monitor.newest.clone())
         })
     }
 
     pub(super) fn counts(&self) -> Result<Counts, ServerError> {
-        super::call(self.remote(), || {
-            HERE.with_borrow(|here| here.as_ref().map(|a| a.counts()).unwrap_or_default())
-        })
-    }
-
-    pub(super) fn remote(&self) -> &Remote {
-        self.thread.remote()
+        self.0
+            .call(|| HERE.with_borrow(|here| here.as_ref().map(|a| a.counts()).unwrap_or_default()))
     }
 
     pub(super) fn stop(self) -> Result<(), ServerError> {
-        // It may have ended by itself.
-        let _ = self.remote().spawn(|| STOP.with(Signal::raise));
-        self.thread.join().map_err(|_| ServerError::Panicked("mon"))
+        self.0.stop()
+    }
+
+    pub(super) fn remote(&self) -> &Remote {
+        self.0.remote()
     }
 }
 

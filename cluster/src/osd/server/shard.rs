@@ -5,10 +5,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
-use std::sync::{Arc, OnceLock, mpsc};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use iothread::{IoThread, Listener, Remote, Signal};
+use iothread::{Listener, Remote};
 
 use crate::auth::server::{Policy, RotatingSecrets, ServiceAuth, Step};
 use crate::codec::{EntityAddr, EntityAddrVec, EntityName, EntityType, Now};
@@ -22,6 +22,7 @@ use super::super::mon::{Mon, OsdUsage, PoolUsage};
 use super::super::outbox::{Link, Outbox, Peer};
 use super::super::serve::{DetachedPg, MapHistory, Osd, OsdConfig, OsdEvent};
 use super::super::store::{Store, StoreError};
+use super::worker::Worker;
 use super::{Capacity, ServerError, draw, monitor};
 
 /// How often an OSD tells the monitor what it holds.
@@ -68,7 +69,6 @@ pub(super) struct State {
 
 thread_local! {
     static HERE: RefCell<Option<Rc<dyn Local>>> = const { RefCell::new(None) };
-    static STOP: Signal = Signal::new();
 }
 
 /// Uses the OSD of this thread. Nothing happens where it has ended.
@@ -312,7 +312,7 @@ where
 }
 
 pub(super) struct OsdThread {
-    thread: IoThread<()>,
+    worker: Worker,
     pub(super) addr: SocketAddr,
     pub(super) addrs: EntityAddrVec,
 }
@@ -328,32 +328,18 @@ impl OsdThread {
         let addr = setup.listener.local_addr().map_err(os("listen"))?;
         let addrs = setup.config.addrs.clone();
         let name = format!("osd.{}", setup.config.id);
-        let (tell, told) = mpsc::channel();
         let config = iothread::Config {
             name,
             ..iothread::Config::default()
         };
-        let thread = IoThread::spawn(config, move || async move {
-            let opened = make(iothread::remote())
-                .map_err(ServerError::from)
-                .and_then(|store| open(setup, store));
-            match opened {
-                Ok(local) => HERE.set(Some(local)),
-                Err(e) => {
-                    let _ = tell.send(Err(e));
-                    return;
-                }
-            }
-            let _ = tell.send(Ok(()));
-            let stop = STOP.with(Signal::clone);
-            stop.wait().await;
-            drop(HERE.take());
-            // What ended above lets go of its sockets in another turn.
-            iothread::yield_now().await;
-        })?;
-        told.recv().map_err(|_| ServerError::Panicked("osd"))??;
+        let open = move || {
+            let store = make(iothread::remote())?;
+            HERE.set(Some(open(setup, store)?));
+            Ok(())
+        };
+        let close = |()| drop(HERE.take());
         Ok(OsdThread {
-            thread,
+            worker: Worker::start("osd", config, open, close)?,
             addr,
             addrs,
         })
@@ -364,17 +350,17 @@ impl OsdThread {
         &self,
         f: impl FnOnce(&dyn Local) -> R + Send + 'static,
     ) -> Result<R, ServerError> {
-        super::call(self.remote(), move || here(f))?.ok_or(ServerError::Stopped)
-    }
-
-    pub(super) fn remote(&self) -> &Remote {
-        self.thread.remote()
+        self.worker
+            .call(move || here(f))?
+            .ok_or(ServerError::Stopped)
     }
 
     pub(super) fn stop(self) -> Result<(), ServerError> {
-        // It may have ended by itself.
-        let _ = self.remote().spawn(|| STOP.with(Signal::raise));
-        self.thread.join().map_err(|_| ServerError::Panicked("osd"))
+        self.worker.stop()
+    }
+
+    pub(super) fn remote(&self) -> &Remote {
+        self.worker.remote()
     }
 }
 
