@@ -15,8 +15,16 @@ pub enum Need {
         program: &'static str,
         package: &'static str,
     },
+    /// The rbd driver of QEMU's tools.
+    QemuRbd,
     /// The rights of root.
     Root,
+}
+
+/// Where Debian's qemu-block-extra puts the driver.
+pub(crate) fn qemu_rbd_driver() -> std::path::PathBuf {
+    let arch = std::env::consts::ARCH;
+    format!("/usr/lib/{arch}-linux-gnu/qemu/block-rbd.so").into()
 }
 
 impl Need {
@@ -56,6 +64,10 @@ impl Need {
             Need::Tool { program, package } => find_program(program).is_none().then(|| {
                 format!("{program} is missing (install with `apt-get install {package}`)")
             }),
+            Need::QemuRbd => (!qemu_rbd_driver().exists()).then(|| {
+                "QEMU's rbd driver is missing (install with `apt-get install qemu-block-extra`)"
+                    .to_string()
+            }),
             Need::Root => (!nix::unistd::geteuid().is_root())
                 .then(|| "the right to be root is missing (run with sudo)".to_string()),
         }
@@ -67,6 +79,7 @@ impl fmt::Display for Need {
         match self {
             Need::Ceph(version) => write!(f, "Ceph {version}"),
             Need::Tool { program, .. } => f.write_str(program),
+            Need::QemuRbd => f.write_str("QEMU's rbd driver"),
             Need::Root => f.write_str("root"),
         }
     }

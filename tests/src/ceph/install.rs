@@ -18,6 +18,7 @@ use nix::unistd::geteuid;
 use super::Version;
 use super::apt::{Apt, unpack};
 use super::sandbox::Sandbox;
+use crate::Need;
 use crate::tools::{self, FileLock, find_program};
 
 /// What a cluster is made of.
@@ -140,11 +141,14 @@ pub fn install(version: Version) -> Result<Installed> {
 
 /// Installs the tools that tests use besides Ceph's, if they are not there yet.
 pub fn install_tools() -> Result<()> {
-    let missing: BTreeSet<&str> = TOOLS
+    let mut missing: BTreeSet<&str> = TOOLS
         .iter()
         .filter(|(program, _)| find_program(program).is_none())
         .map(|(_, package)| *package)
         .collect();
+    if Need::QemuRbd.missing().is_some() {
+        missing.insert("qemu-block-extra");
+    }
     if missing.is_empty() {
         return Ok(());
     }
