@@ -386,8 +386,6 @@ fn ceph_commands(version: Version) -> Result<()> {
     ] {
         json(&c, argv).with_context(|| argv.join(" "))?;
     }
-    let versions = c.run(["ceph", "version"])?;
-    ensure!(versions.starts_with("ceph version "), "{versions}");
     c.run(["ceph", "osd", "blocklist", "add", "127.0.0.1:0/4711"])?;
     let listed = c.run(["ceph", "osd", "blocklist", "ls"])?;
     ensure!(listed.contains("127.0.0.1:0/4711"), "{listed}");

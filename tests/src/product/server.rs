@@ -22,6 +22,7 @@ const COMMAND_LIMIT: Duration = Duration::from_secs(60);
 pub struct Server {
     process: Process,
     home: TempDir,
+    program: PathBuf,
     options: Vec<String>,
 }
 
@@ -29,13 +30,19 @@ impl Server {
     /// `--memory`, or what else is to be said besides the directory; with neither `--memory` nor
     /// anything else the store is in files.
     pub fn start(options: &[&str]) -> Result<Server> {
+        Server::of(&binary()?, options)
+    }
+
+    /// Likewise with a program of the caller's choice.
+    pub fn of(program: &Path, options: &[&str]) -> Result<Server> {
         // Programs of every version of Ceph see /tmp, and paths of unix sockets are short.
         let home = tempfile::Builder::new().prefix("us.").tempdir_in("/tmp")?;
         let options: Vec<String> = options.iter().map(|o| (*o).to_owned()).collect();
-        let process = launch(home.path(), &options)?;
+        let process = launch(program, home.path(), &options)?;
         Ok(Server {
             process,
             home,
+            program: program.to_owned(),
             options,
         })
     }
@@ -59,7 +66,7 @@ impl Server {
 
     /// A subcommand of `ublk-rbd cluster` for this server.
     pub fn command(&self, args: &[&str]) -> Result<Command> {
-        let mut command = Command::new(binary()?);
+        let mut command = Command::new(&self.program);
         command.args(["cluster"]).args(args);
         command.args(["--dir", text(&self.dir())]);
         Ok(command)
@@ -77,7 +84,7 @@ impl Server {
 
     /// Starts it again, after it has ended.
     pub fn restart(&mut self) -> Result<()> {
-        self.process = launch(self.home.path(), &self.options)?;
+        self.process = launch(&self.program, self.home.path(), &self.options)?;
         Ok(())
     }
 
@@ -91,9 +98,9 @@ impl Server {
 }
 
 /// Starts a server and waits until it says that it serves.
-fn launch(home: &Path, options: &[String]) -> Result<Process> {
+fn launch(program: &Path, home: &Path, options: &[String]) -> Result<Process> {
     let dir = home.join("cluster");
-    let mut command = Command::new(binary()?);
+    let mut command = Command::new(program);
     command
         .args(["cluster", "start", "--foreground", "--dir", text(&dir)])
         .args(options);
