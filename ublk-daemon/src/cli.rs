@@ -88,6 +88,8 @@ pub enum Command {
     Bench(BenchCommand),
     /// Run a cluster of one machine, for a first try and for tests: start, stop, status, fault
     Cluster(EmbeddedArgs),
+    /// Show the main job: a cluster, an image and a disk from nothing
+    Quickstart(QuickstartArgs),
     /// Serve attached images until stopped. `map` starts one when none is running
     Daemon(DaemonArgs),
 }
@@ -234,6 +236,30 @@ pub struct UnmapArgs {
     /// Detach at once: requests in flight fail. Needs no cluster
     #[arg(long)]
     pub force: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct QuickstartArgs {
+    /// Directory of the cluster and the sockets [default: /var/tmp/ublk-rbd-quickstart-UID]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Keep objects in memory instead of files in that directory
+    #[arg(long)]
+    pub memory: bool,
+    /// Seconds for each measurement
+    #[arg(long, default_value_t = 3.0, value_parser = runtime)]
+    pub runtime: f64,
+    /// Detach, end the cluster and remove all of it
+    #[arg(long)]
+    pub clean: bool,
+}
+
+/// Seconds of a measurement.
+fn runtime(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if seconds > 0.0 && seconds <= 86_400.0 => Ok(seconds),
+        _ => Err("not a number of seconds above 0, at most 86400".to_owned()),
+    }
 }
 
 #[derive(Debug, Clone, Args)]

@@ -12,6 +12,7 @@ pub mod image_disk;
 pub mod log;
 pub mod map_cmd;
 pub mod output;
+pub mod quickstart;
 pub mod run_dir;
 pub mod spec;
 pub mod time;
@@ -45,6 +46,7 @@ pub fn run(cli: Cli) -> Result<()> {
             let default = || Ok(run_dir()?.path().join("cluster"));
             cluster_cmd::run(args.dir.as_deref(), default, args.command, verbose, format)
         }
+        Command::Quickstart(args) => quickstart::run(&args),
         Command::Daemon(args) => daemon::run(run_dir()?, args.exit_when_idle),
         Command::Bench(cli::BenchCommand::Image(args)) => {
             bench::image::run(&disk::load_conf(&cluster, Vec::new())?, args, format)
