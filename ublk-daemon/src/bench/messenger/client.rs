@@ -182,10 +182,7 @@ impl Client {
     fn received(&self, mut input: &[u8]) -> Result<()> {
         let mut answers = 0;
         let mut conn = self.conn.borrow_mut();
-        loop {
-            let Some(event) = conn.next_event(&mut input, now())? else {
-                break;
-            };
+        while let Some(event) = conn.next_event(&mut input, now())? {
             let mut handshake = self.handshake.borrow_mut();
             match event {
                 Event::Message(_) => {
