@@ -200,7 +200,6 @@ fn recover(vfs: &dyn Vfs, shared: &Arc<dyn Vfs>, db: &Db, options: &Options) -> 
         meta,
         unlinked: Vec::new(),
     };
-    checkpoints.unlink(db.doomed()?)?;
     let mut hands = Hands::new(Arc::clone(shared), options.open_files, true);
     let boot = u32::try_from(meta.boot)
         .map_err(|_| StoreError::Damaged("the store was opened too often".to_owned()))?;
@@ -217,6 +216,8 @@ fn recover(vfs: &dyn Vfs, shared: &Arc<dyn Vfs>, db: &Db, options: &Options) -> 
         Ok(())
     })?;
     write(&mut checkpoints, &mut hands)?;
+    // Only now: the database may have been read as a process left it that died before it synced.
+    checkpoints.unlink(db.doomed()?)?;
     // By itself, so that everything of the last run is in before its journal is void.
     checkpoints.meta.boot += 1;
     write(&mut checkpoints, &mut hands)?;
