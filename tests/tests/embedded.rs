@@ -450,6 +450,7 @@ fn fio_on(rig: &Rig, image: &str, mib: u64) -> Result<()> {
         &format!("--size={size}"),
         "--verify=crc32c",
         "--verify_fatal=1",
+        "--verify_state_save=0",
         "--randseed=7",
         "--output-format=json",
     ]);

@@ -19,6 +19,7 @@ pub struct Client {
     installed: Installed,
     version: Version,
     conf: PathBuf,
+    env: &'static [(&'static str, &'static str)],
 }
 
 impl Client {
@@ -28,7 +29,13 @@ impl Client {
             installed: Installed::find(version)?,
             version,
             conf: conf.to_owned(),
+            env: &[],
         })
+    }
+
+    /// Variables that every program sees from now on.
+    pub fn set_env(&mut self, env: &'static [(&'static str, &'static str)]) {
+        self.env = env;
     }
 
     pub fn version(&self) -> Version {
@@ -45,7 +52,10 @@ impl Client {
             .context("a program's name is not UTF-8")?;
         let dir = self.conf.parent().context("ceph.conf has no directory")?;
         let mut command = self.installed.sandbox.command(program, dir)?;
-        command.env("CEPH_CONF", &self.conf).args(argv);
+        command
+            .env("CEPH_CONF", &self.conf)
+            .envs(self.env.iter().copied())
+            .args(argv);
         Ok(command)
     }
 

@@ -53,9 +53,11 @@ enum Kind {
 /// One of Ceph's test programs.
 #[derive(Debug, Clone, Copy)]
 pub struct Suite {
-    /// Without `ceph_test_`.
+    /// Of the program, without `ceph_test_`; where it runs in several ways, with what tells them
+    /// apart after a colon.
     pub name: &'static str,
     kind: Kind,
+    env: &'static [(&'static str, &'static str)],
     /// For one test.
     limit: Duration,
 }
@@ -64,8 +66,15 @@ const fn gtest(name: &'static str) -> Suite {
     Suite {
         name,
         kind: Kind::Gtest,
+        env: &[],
         limit: Duration::from_secs(120),
     }
+}
+
+/// librbd's tests with images of these features, as the runs of Ceph itself do
+/// (`qa/suites/rbd/librbd`): none is the old format.
+const fn librbd(name: &'static str, env: &'static [(&'static str, &'static str)]) -> Suite {
+    Suite { env, ..gtest(name) }
 }
 
 /// Alignments as Ceph's own runs of fsx have them (`qa/tasks/rbd_fsx.py`), by operation.
@@ -120,9 +129,13 @@ pub const SUITES: &[Suite] = &[
     Suite {
         name: "librbd_fsx",
         kind: Kind::Program(FSX),
+        env: &[],
         limit: Duration::from_secs(600),
     },
-    gtest("librbd"),
+    librbd("librbd:defaults", &[("RBD_FEATURES", "61")]),
+    librbd("librbd:layering", &[("RBD_FEATURES", "1")]),
+    librbd("librbd:journaling", &[("RBD_FEATURES", "125")]),
+    librbd("librbd:format1", &[]),
     gtest("cls_rbd"),
     gtest("cls_lock"),
     gtest("cls_hello"),
@@ -155,7 +168,8 @@ pub const SUITES: &[Suite] = &[
 
 impl Suite {
     pub fn program(&self) -> String {
-        format!("ceph_test_{}", self.name)
+        let name = self.name.split(':').next().unwrap_or(self.name);
+        format!("ceph_test_{name}")
     }
 
     /// Runs the tests that match `filter`, a pattern with `*`. `seen` is told of each as it ends.
@@ -166,7 +180,11 @@ impl Suite {
         seen: &mut dyn FnMut(&Outcome),
     ) -> Result<Vec<Outcome>> {
         match self.kind {
-            Kind::Gtest => gtest::run(client, &self.program(), filter, self.limit, seen),
+            Kind::Gtest => {
+                let mut client = client.clone();
+                client.set_env(self.env);
+                gtest::run(&client, &self.program(), filter, self.limit, seen)
+            }
             Kind::Program(tests) => {
                 program::run(client, &self.program(), tests, filter, self.limit, seen)
             }
