@@ -74,7 +74,11 @@ const fn gtest(name: &'static str) -> Suite {
 /// librbd's tests with images of these features, as the runs of Ceph itself do
 /// (`qa/suites/rbd/librbd`): none is the old format.
 const fn librbd(name: &'static str, env: &'static [(&'static str, &'static str)]) -> Suite {
-    Suite { env, ..gtest(name) }
+    Suite {
+        env,
+        limit: Duration::from_secs(300),
+        ..gtest(name)
+    }
 }
 
 /// Alignments as Ceph's own runs of fsx have them (`qa/tasks/rbd_fsx.py`), by operation.

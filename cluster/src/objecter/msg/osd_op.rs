@@ -53,6 +53,9 @@ codes! {
     CREATE = MODE_WR | DATA | 13, "create";
     ROLLBACK = MODE_WR | DATA | 14, "rollback";
     WATCH = MODE_WR | DATA | 15, "watch";
+    TMAPUP = MODE_RD | MODE_WR | DATA | 10, "tmapup";
+    TMAPPUT = MODE_WR | DATA | 11, "tmapput";
+    TMAPGET = MODE_RD | DATA | 12, "tmapget";
     OMAP_GET_KEYS = MODE_RD | DATA | 17, "omap-get-keys";
     OMAP_GET_VALS = MODE_RD | DATA | 18, "omap-get-vals";
     OMAP_GET_HEADER = MODE_RD | DATA | 19, "omap-get-header";

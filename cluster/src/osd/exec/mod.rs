@@ -14,6 +14,7 @@ mod snaps;
 mod state;
 #[cfg(test)]
 mod tests;
+mod tmap;
 mod watch;
 
 use smallvec::SmallVec;
@@ -310,6 +311,10 @@ fn operate<'a, S: Store>(
         OpCode::OMAP_RM_KEYS => state.omap_remove_op(input),
         OpCode::OMAP_RM_KEY_RANGE => state.omap_remove_range_op(input),
 
+        OpCode::TMAPGET => state.map_get(out),
+        OpCode::TMAPPUT => state.map_put(input),
+        OpCode::TMAPUP => state.map_update(input),
+
         OpCode::WATCH => state.watch(op.watch()),
         OpCode::NOTIFY => state.notify(op.cookie(), input),
         OpCode::NOTIFY_ACK => state.notify_ack(op.cookie(), input),
@@ -323,7 +328,7 @@ fn operate<'a, S: Store>(
         | OpCode::CACHE_EVICT
         | OpCode::CACHE_PIN
         | OpCode::CACHE_UNPIN => Err(errno(libc::EINVAL)),
-        // Copies from other objects, manifests and trivial maps are not to be had here.
+        // Copies from other objects and manifests are not to be had here.
         _ => Err(errno(libc::EOPNOTSUPP)),
     }
 }
