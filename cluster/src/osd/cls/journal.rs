@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 
 use crate::codec::{self, Put, Reader};
 
-use super::value::{self, DONE, Text, Value, collect, each, found, input, page, reply, save};
+use super::value::{self, DONE, Text, Value, each, found, input, page, reply, save};
 use super::{Context, Errno, Method, READ, READ_WRITE, Result};
 
 const fn method(
@@ -232,7 +232,8 @@ fn each_client(
     ctx: &mut dyn Context,
     mut visit: impl FnMut(Client) -> ControlFlow<()>,
 ) -> Result<()> {
-    each(ctx, CLIENT, b"", |_, bytes| {
+    // The image's own journal has a client without a name.
+    value::each_with_bare(ctx, CLIENT, |_, bytes| {
         Ok(visit(value::stored::<Client>(bytes)?))
     })
 }
@@ -315,9 +316,17 @@ fn client_commit(ctx: &mut dyn Context, bytes: &[u8]) -> Result<Vec<u8>> {
 
 fn client_list(ctx: &mut dyn Context, bytes: &[u8]) -> Result<Vec<u8>> {
     let (after, max) = page(bytes)?;
-    let clients = collect(ctx, CLIENT, after, max, value::stored::<Client>)?;
+    let after = match after {
+        // From the beginning, the client without a name included.
+        [] => Vec::new(),
+        id => client_key(id),
+    };
+    let max = usize::try_from(max).unwrap_or(usize::MAX);
+    let (pairs, _) = ctx.omap_list(&after, CLIENT.as_bytes(), max)?;
+    let clients = pairs.iter().map(|(_, v)| value::stored::<Client>(v));
+    let clients = clients.collect::<Result<Vec<_>>>()?;
     let mut out = Vec::new();
-    out.put_list(clients.values(), |out, client| client.encode(out));
+    out.put_list(clients.iter(), |out, client| client.encode(out));
     Ok(out)
 }
 
@@ -466,4 +475,40 @@ fn append(ctx: &mut dyn Context, bytes: &[u8]) -> Result<Vec<u8>> {
         ctx.truncate(aligned)?;
     }
     DONE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::{EntityAddr, EntityName};
+    use crate::osd::cls::testing::Fake;
+
+    #[test]
+    fn the_client_without_a_name_is_listed() {
+        let mut object = Fake::new((EntityName::default(), EntityAddr::default()));
+        let mut call = |method: &str, write: &dyn Fn(&mut Vec<u8>)| {
+            let mut bytes = Vec::new();
+            write(&mut bytes);
+            object.call("journal", method, &bytes).unwrap()
+        };
+        call("create", &|b| {
+            b.put_u8(24);
+            b.put_u8(4);
+            b.put_i64(1);
+        });
+        for id in ["", "peer"] {
+            call("client_register", &|b| {
+                b.put_string(id);
+                b.put_string("data");
+            });
+        }
+        let mut listed = |after: &str| {
+            let out = call("client_list", &|b| {
+                b.put_string(after);
+                b.put_u64(9);
+            });
+            out[0]
+        };
+        assert_eq!((listed(""), listed("pee"), listed("peer")), (2, 1, 0));
+    }
 }

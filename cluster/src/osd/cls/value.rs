@@ -175,6 +175,15 @@ pub(super) fn each(
     walk(ctx, prefix.as_bytes(), key(prefix, after), visit)
 }
 
+/// As [`each`] from the beginning, with the key that is the bare prefix where there is one.
+pub(super) fn each_with_bare(
+    ctx: &mut dyn Context,
+    prefix: &str,
+    visit: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>>,
+) -> Result<()> {
+    walk(ctx, prefix.as_bytes(), Vec::new(), visit)
+}
+
 /// As [`each`], for a prefix that holds an id.
 pub(super) fn each_under(
     ctx: &mut dyn Context,
