@@ -2,6 +2,7 @@
 //! `PrimaryLogPG::do_request` and the first half of `PrimaryLogPG::do_op`).
 
 use crate::codec::Now;
+use crate::mon::kind;
 use crate::msgr::Message;
 use crate::objecter::msg::{
     BackoffOp, HObjectRef, MOsdBackoff, MOsdOp, NOSNAP, OSD_BACKOFF, OSD_OP, OsdFlags, PgId,
@@ -52,6 +53,7 @@ impl<S: Store> Osd<S> {
                 }
                 _ => self.reset(link, now, out),
             },
+            kind::COMMAND => self.tell(link, m, now, out),
             // Pings, and what only daemons send to each other.
             _ => {}
         }

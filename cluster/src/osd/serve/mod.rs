@@ -16,6 +16,7 @@ mod perform;
 mod reply;
 mod reshape;
 mod share;
+mod tell;
 mod trim;
 
 #[cfg(test)]

@@ -6,4 +6,5 @@ mod random;
 mod requests;
 mod rig;
 mod slow;
+mod tell;
 mod watches;
