@@ -143,8 +143,6 @@ pub const SUITES: &[Suite] = &[
     gtest("cls_rbd"),
     gtest("cls_lock"),
     gtest("cls_hello"),
-    gtest("cls_numops"),
-    gtest("cls_refcount"),
     gtest("rados_api_aio"),
     gtest("rados_api_aio_pp"),
     gtest("rados_api_asio"),
