@@ -75,7 +75,7 @@ fn run(cli: &Cli) -> Result<bool> {
     let mut unknown = 0;
     for suite in suites {
         let begin = Instant::now();
-        let outcomes = suite.run(&client, &cli.filter, &mut |o: &Outcome| {
+        let outcomes = suite.run(&client, &cli.filter, &known, &mut |o: &Outcome| {
             if cli.verbose || o.verdict.is_bad() {
                 println!("{} {}: {}", suite.name, o.test, describe(&o.verdict));
             }

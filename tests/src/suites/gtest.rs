@@ -26,13 +26,20 @@ pub(super) fn run(
     program: &str,
     filter: &str,
     limit: Duration,
+    known: &dyn Fn(&str) -> bool,
     seen: &mut dyn FnMut(&Outcome),
 ) -> Result<Vec<Outcome>> {
     let mut left = list(client, program)?;
     left.retain(|test| matches(filter, test));
+    // Tests that are known to fail come last, so that none of the others has to run in a process
+    // that they have spoilt.
+    left.sort_by_key(|test| known(test));
     let mut outcomes = Vec::new();
     while !left.is_empty() {
-        let turn = a_turn(&left);
+        let alike = left
+            .iter()
+            .take_while(|test| known(test) == known(&left[0]));
+        let turn = a_turn(&left[..alike.count()]);
         let ended = run_turn(client, program, &left[..turn], limit, seen)?;
         // Whatever happens a turn ends at least one test, or the loop would not.
         ensure!(!ended.is_empty(), "{program} runs none of its tests");

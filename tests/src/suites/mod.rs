@@ -179,13 +179,16 @@ impl Suite {
         &self,
         client: &Client,
         filter: &str,
+        known: &Expectations,
         seen: &mut dyn FnMut(&Outcome),
     ) -> Result<Vec<Outcome>> {
         match self.kind {
             Kind::Gtest => {
                 let mut client = client.clone();
                 client.set_env(self.env);
-                gtest::run(&client, &self.program(), filter, self.limit, seen)
+                let known = |test: &str| known.reason(self.name, test).is_some();
+                let program = self.program();
+                gtest::run(&client, &program, filter, self.limit, &known, seen)
             }
             Kind::Program(tests) => {
                 program::run(client, &self.program(), tests, filter, self.limit, seen)
