@@ -44,6 +44,7 @@ complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -f -a "showmapped" -d 'L
 complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -f -a "image" -d 'Work with images: create, ls, info, rm'
 complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -f -a "bench" -d 'Measure'
 complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -f -a "cluster" -d 'Run a cluster of one machine, for a first try and for tests: start, stop, status, fault'
+complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -f -a "quickstart" -d 'Show the main job: a cluster, an image and a disk from nothing'
 complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -f -a "daemon" -d 'Serve attached images until stopped. `map` starts one when none is running'
 complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand map" -l frontend -d 'How the image is attached' -r -f -a "nbd\t'Network block device, on a unix socket or TCP'"
@@ -327,6 +328,22 @@ complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_se
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from help" -f -a "status" -d 'Show what it serves and what that costs'
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from help" -f -a "fault" -d 'Have requests fail, for tests of clients'
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand cluster; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand quickstart" -l dir -d 'Directory of the cluster and the sockets [default: /var/tmp/ublk-rbd-quickstart-UID]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand quickstart" -l runtime -d 'Seconds for each measurement' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand quickstart" -s c -l conf -d 'Ceph configuration file [default: $CEPH_CONF, /etc/ceph/CLUSTER.conf, ...]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand quickstart" -s k -l keyring -d 'Keyring file with the user\'s key' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand quickstart" -l id -d 'User, without `client.` [default: admin]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand quickstart" -s n -l name -d 'User, with its type: `client.admin`' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand quickstart" -s m -l mon-host -d 'Monitor addresses, overriding the configuration file' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand quickstart" -l connect-timeout -d 'Seconds that finding the cluster may take; 0 is for ever. Overrides client_mount_timeout' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand quickstart" -l cluster -d 'Cluster name, which picks the configuration file [default: ceph]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand quickstart" -l format -d 'How to print results' -r -f -a "plain\t''
+json\t''"
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand quickstart" -l run-dir -d 'Directory of the daemon\'s control socket and of the disks\' sockets [default: /run/ublk-rbd as root, else $XDG_RUNTIME_DIR/ublk-rbd]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand quickstart" -l memory -d 'Keep objects in memory instead of files in that directory'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand quickstart" -l clean -d 'Detach, end the cluster and remove all of it'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand quickstart" -s v -l verbose -d 'Say more on standard error; twice for debugging'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand quickstart" -s h -l help -d 'Print help'
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand daemon" -s c -l conf -d 'Ceph configuration file [default: $CEPH_CONF, /etc/ceph/CLUSTER.conf, ...]' -r -F
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand daemon" -s k -l keyring -d 'Keyring file with the user\'s key' -r -F
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand daemon" -l id -d 'User, without `client.` [default: admin]' -r
@@ -340,14 +357,15 @@ complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand daemon" -l run-dir -d 
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand daemon" -l exit-when-idle -d 'Exit once the last image is detached'
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand daemon" -s v -l verbose -d 'Say more on standard error; twice for debugging'
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand daemon" -s h -l help -d 'Print help'
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench cluster daemon help" -f -a "map" -d 'Attach an image; prints where it is'
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench cluster daemon help" -f -a "unmap" -d 'Detach an image'
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench cluster daemon help" -f -a "list" -d 'List attached images'
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench cluster daemon help" -f -a "image" -d 'Work with images: create, ls, info, rm'
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench cluster daemon help" -f -a "bench" -d 'Measure'
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench cluster daemon help" -f -a "cluster" -d 'Run a cluster of one machine, for a first try and for tests: start, stop, status, fault'
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench cluster daemon help" -f -a "daemon" -d 'Serve attached images until stopped. `map` starts one when none is running'
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench cluster daemon help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench cluster quickstart daemon help" -f -a "map" -d 'Attach an image; prints where it is'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench cluster quickstart daemon help" -f -a "unmap" -d 'Detach an image'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench cluster quickstart daemon help" -f -a "list" -d 'List attached images'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench cluster quickstart daemon help" -f -a "image" -d 'Work with images: create, ls, info, rm'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench cluster quickstart daemon help" -f -a "bench" -d 'Measure'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench cluster quickstart daemon help" -f -a "cluster" -d 'Run a cluster of one machine, for a first try and for tests: start, stop, status, fault'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench cluster quickstart daemon help" -f -a "quickstart" -d 'Show the main job: a cluster, an image and a disk from nothing'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench cluster quickstart daemon help" -f -a "daemon" -d 'Serve attached images until stopped. `map` starts one when none is running'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench cluster quickstart daemon help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and __fish_seen_subcommand_from image" -f -a "create" -d 'Create an image'
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and __fish_seen_subcommand_from image" -f -a "ls" -d 'List the images of a pool'
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and __fish_seen_subcommand_from image" -f -a "info" -d 'Show one image'
