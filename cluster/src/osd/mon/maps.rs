@@ -204,7 +204,15 @@ impl Mon {
         // The checksum of a full map is its last field.
         inc.full_crc = full.last_chunk().map(|crc| u32::from_le_bytes(*crc));
         let incremental = inc.encode(map.require_osd_release());
-        self.accept(map, full, Some(incremental), extra)
+        let was = |id: &i64| current.pool(*id).map(|p| p.pg_num);
+        let reshaped = inc.new_pools.iter();
+        let reshaped: Vec<i64> = reshaped
+            .filter(|(id, pool)| was(id).is_some_and(|n| n != pool.pg_num))
+            .map(|(id, _)| *id)
+            .collect();
+        let epoch = self.accept(map, full, Some(incremental), extra)?;
+        self.forget_reports(&reshaped, epoch);
+        Ok(epoch)
     }
 
     /// Saves a map and makes it the current one.

@@ -16,6 +16,8 @@ mod first_map;
 mod maps;
 mod osds;
 mod pool_op;
+mod rates;
+mod reshape;
 mod session;
 mod state;
 mod store;
@@ -44,6 +46,7 @@ use crate::osdmap::{Incremental, OsdMap, SnapIntervals};
 
 use super::outbox::{Link, Outbox};
 use maps::Maps;
+use rates::Rates;
 use session::Session;
 use usage::Usage;
 
@@ -121,7 +124,10 @@ pub struct Mon {
     trimmed: BTreeMap<i64, BTreeMap<u32, SnapIntervals>>,
     /// Snapshots that are gone for good, so that removing them again does nothing.
     purged: BTreeMap<i64, SnapIntervals>,
+    /// By pool, the epoch in which the number of its placement groups changed last.
+    reshaped: BTreeMap<i64, u32>,
     usage: Usage,
+    rates: Rates,
     started: Now,
     next_tick: u64,
 }
@@ -145,6 +151,8 @@ impl Mon {
             values: state::load_values(&*store),
             settings_version: 1,
             trimmed: BTreeMap::new(),
+            reshaped: BTreeMap::new(),
+            rates: Rates::default(),
             purged: state::load_purged(&*store)?,
             usage: Usage {
                 shared: config.shared_store,
@@ -203,7 +211,8 @@ impl Mon {
         Some(self.next_tick)
     }
 
-    /// Lets blocklist entries expire, rotates secrets, ends the removal of snapshots, watches quotas.
+    /// Lets blocklist entries expire, rotates secrets, ends the removal of snapshots, watches quotas,
+    /// splits and merges placement groups, measures rates.
     pub fn tick(&mut self, now: Now, out: &mut Outbox) {
         if now.mono < self.next_tick {
             return;
@@ -219,6 +228,8 @@ impl Mon {
         let mut inc = Incremental::default();
         let mut changed = self.expire_blocklist(now, &mut inc);
         changed |= self.watch_quotas(&mut inc);
+        changed |= self.step_pgs(&mut inc);
+        self.sample_rates(now);
         let purged = self.collect_purged(&mut inc);
         changed |= purged.is_some();
         if changed {

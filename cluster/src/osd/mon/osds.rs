@@ -86,8 +86,13 @@ impl Mon {
         self.usage.osds.insert(id, usage);
     }
 
-    /// A placement group no longer has anything of these removed snapshots.
-    pub fn pg_trimmed(&mut self, pg: Pg, snaps: &SnapIntervals) {
+    /// A placement group no longer has anything of these removed snapshots. It says so in an
+    /// interval that began in `since`; of a group that was split or merged since then that is
+    /// worth nothing, and it will say it again.
+    pub fn pg_trimmed(&mut self, pg: Pg, since: u32, snaps: &SnapIntervals) {
+        if self.reshaped.get(&pg.pool).is_some_and(|e| since < *e) {
+            return;
+        }
         let Some(queue) = self.map().removed_snaps_queue().get(&pg.pool) else {
             return;
         };
@@ -101,6 +106,14 @@ impl Mon {
         wanted
             .iter()
             .for_each(|(start, len)| done.insert(start, len));
+    }
+
+    /// The groups of these pools are others now.
+    pub(super) fn forget_reports(&mut self, pools: &[i64], epoch: u32) {
+        for id in pools {
+            self.trimmed.remove(id);
+            self.reshaped.insert(*id, epoch);
+        }
     }
 
     /// Snapshots that every placement group of their pool has trimmed leave the queue
@@ -159,13 +172,12 @@ impl Mon {
             if full == quota_full {
                 continue;
             }
-            let mut next = pool.clone();
+            let next = inc.new_pools.entry(id).or_insert_with(|| pool.clone());
             let both = pool_flag::FULL | pool_flag::FULL_QUOTA;
             match full {
                 true => next.flags |= both,
                 false => next.flags &= !both,
             }
-            inc.new_pools.insert(id, next);
             changed = true;
         }
         changed

@@ -5,17 +5,14 @@ use crate::mon::message::{MPoolOp, pool_op};
 use crate::osdmap::pool::{CacheTargets, HitSet, PoolSnap, flag};
 use crate::osdmap::{Incremental, Pool, SnapIntervals};
 
-use super::command::{EEXIST, EINVAL, ENOENT, ENOTSUP, EPERM, Refusal, refuse};
+use super::command::{EEXIST, EINVAL, ENOENT, ENOTSUP, EPERM, ERANGE, Refusal, refuse};
 use super::{Mon, state};
-
-/// Most placement groups of one pool (`mon_max_pool_pg_num`).
-const MAX_PG_NUM: u32 = 65536;
 
 impl Mon {
     /// Runs one operation. Yields the answer's data.
     pub(super) fn pool_op(&mut self, op: &MPoolOp, now: Now) -> Result<Vec<u8>, Refusal> {
         if op.op == pool_op::CREATE {
-            return match self.create_pool(&op.name, None, now) {
+            return match self.create_pool(&op.name, None, None, now, |_| Ok(())) {
                 Ok(_) => Ok(Vec::new()),
                 Err(refusal) => Err(refusal),
             };
@@ -144,11 +141,14 @@ impl Mon {
     }
 
     /// Makes a pool of one copy, with the default number of placement groups unless told otherwise.
+    /// `more` sets what else was asked for.
     pub(super) fn create_pool(
         &mut self,
         name: &str,
         pg_num: Option<u32>,
+        pgp_num: Option<u32>,
         now: Now,
+        more: impl FnOnce(&mut Pool) -> Result<(), Refusal>,
     ) -> Result<i64, Refusal> {
         if name.is_empty() {
             return Err(refuse(EINVAL, "pool name is empty"));
@@ -156,22 +156,25 @@ impl Mon {
         if self.map().pool_by_name(name).is_some() {
             return Err(refuse(EEXIST, format!("pool '{name}' already exists")));
         }
-        let pg_num = match pg_num.unwrap_or(0) {
-            0 => self.config.pg_num.clamp(1, MAX_PG_NUM),
-            n if n <= MAX_PG_NUM => n,
-            n => {
-                let why = format!(
-                    "'pg_num' must be greater than 0 and less than or equal to {MAX_PG_NUM} (you may adjust 'mon max pool pg num' for higher values), not {n}"
-                );
-                return Err(refuse(super::command::ERANGE, why));
-            }
-        };
+        let pg_num = pg_num.filter(|n| *n != 0).unwrap_or(self.config.pg_num);
+        if pgp_num.is_some_and(|n| n > pg_num) {
+            let why = format!(
+                "'pgp_num' must be greater than 0 and lower or equal than 'pg_num', which in this case is {pg_num}"
+            );
+            return Err(refuse(ERANGE, why));
+        }
+        self.check_pg_num(None, pg_num)?;
         let id = i64::from(self.map().pool_max()) + 1;
         let mut inc = Incremental {
             new_pool_max: Some(id),
             ..Incremental::default()
         };
-        inc.new_pools.insert(id, new_pool(pg_num, now));
+        let mut pool = new_pool(pg_num, now);
+        if let Some(n) = pgp_num.filter(|n| *n != 0) {
+            (pool.pgp_num, pool.pgp_num_target) = (n, n);
+        }
+        more(&mut pool)?;
+        inc.new_pools.insert(id, pool);
         inc.new_pool_names.insert(id, name.to_owned());
         self.propose(inc, now)?;
         Ok(id)

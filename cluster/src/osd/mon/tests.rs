@@ -670,11 +670,11 @@ fn removed_snapshots_are_purged_when_every_pg_has_trimmed_them() {
     let mut snaps = SnapIntervals::default();
     snaps.insert(3, 1);
     for seed in 0..3 {
-        b.mon.pg_trimmed(Pg { pool: id, seed }, &snaps);
+        b.mon.pg_trimmed(Pg { pool: id, seed }, 9, &snaps);
     }
     b.tick(2);
     assert!(b.mon.map().removed_snaps_queue()[&id].contains(3));
-    b.mon.pg_trimmed(Pg { pool: id, seed: 3 }, &snaps);
+    b.mon.pg_trimmed(Pg { pool: id, seed: 3 }, 9, &snaps);
     b.tick(2);
     assert!(b.mon.map().removed_snaps_queue().is_empty());
     // It stays removed.
@@ -687,6 +687,150 @@ fn removed_snapshots_are_purged_when_every_pg_has_trimmed_them() {
 }
 
 const ENOENT_: i32 = 2;
+
+#[test]
+fn reports_of_groups_that_were_split_or_merged_do_not_count() {
+    let mut b = Bench::booted(1);
+    b.ok(json!({"prefix": "osd pool create", "pool": "rbd", "pg_num": 4}));
+    let id = b.mon.map().pool_by_name("rbd").unwrap();
+    let link = b.connect("client.admin");
+    b.pool_op(link, id, pool_op::CREATE_UNMANAGED_SNAP, 0);
+    b.pool_op(link, id, pool_op::DELETE_UNMANAGED_SNAP, 2);
+    let mut snaps = SnapIntervals::default();
+    snaps.insert(2, 1);
+    let before = b.mon.map().epoch();
+    let tell = |b: &mut Bench, seeds: std::ops::Range<u32>, since| {
+        for seed in seeds {
+            b.mon.pg_trimmed(Pg { pool: id, seed }, since, &snaps);
+        }
+        b.tick(2);
+    };
+    tell(&mut b, 2..4, before);
+    b.ok(json!({"prefix": "osd pool set", "pool": "rbd", "var": "pg_num", "val": "2"}));
+    let merged = b.mon.map().epoch();
+    assert_eq!(b.mon.map().pool(id).unwrap().pg_num, 2);
+    // Two groups have said so, but not these two; and one spoke before it was merged.
+    tell(&mut b, 0..1, before);
+    tell(&mut b, 1..2, merged);
+    assert!(b.mon.map().removed_snaps_queue()[&id].contains(2));
+    tell(&mut b, 0..1, merged);
+    assert!(b.mon.map().removed_snaps_queue().is_empty());
+}
+
+#[test]
+fn the_number_of_groups_changes_step_by_step() {
+    let mut b = Bench::booted(2);
+    b.ok(json!({"prefix": "osd pool create", "pool": "rbd", "pg_num": 8}));
+    let id = b.mon.map().pool_by_name("rbd").unwrap();
+    let set = |var: &str, val: &str| json!({"prefix": "osd pool set", "pool": "rbd", "var": var, "val": val});
+    let nums = |b: &Bench| {
+        let p = b.mon.map().pool(id).unwrap();
+        (p.pg_num, p.pgp_num, p.pg_num_target, p.pgp_num_target)
+    };
+    b.ok(set("pg_num", "40"));
+    assert_eq!(nums(&b), (24, 24, 40, 40));
+    b.tick(1);
+    assert_eq!(nums(&b), (40, 40, 40, 40));
+    let epoch = b.mon.map().epoch();
+    b.tick(1);
+    assert_eq!(b.mon.map().epoch(), epoch);
+    b.ok(set("pg_num", "3"));
+    let line = b.ok(json!({"prefix": "osd pool ls", "detail": "detail"}));
+    assert!(
+        line.contains(" pg_num 24 pgp_num 3 pg_num_target 3 "),
+        "{line}"
+    );
+    for _ in 0..2 {
+        b.tick(1);
+    }
+    assert_eq!(nums(&b), (3, 3, 3, 3));
+    // pgp_num may stay behind, and stays there.
+    b.ok(set("pgp_num", "2"));
+    b.ok(set("pg_num", "5"));
+    assert_eq!(nums(&b), (5, 2, 5, 2));
+
+    // 250 for each of at least three OSDs.
+    for (var, val, code) in [
+        ("pg_num", "0", -34),
+        ("pg_num", "65537", -34),
+        ("pg_num", "1000", -34),
+        ("pg_num", "x", -22),
+        ("pgp_num", "6", -22),
+        ("pgp_num", "0", -22),
+        ("pg_num_min", "6", -22),
+        ("pg_num_max", "4", -22),
+        ("pg_autoscale_mode", "perhaps", -22),
+    ] {
+        assert_eq!(b.code(set(var, val)), code, "{var} {val}");
+    }
+    let (_, why, _) = b.run(set("pg_num", "1000"));
+    assert!(why.contains("mon_max_pg_per_osd value of 250"), "{why}");
+    let config = json!({"prefix": "config set", "who": "global", "name": "mon_max_pg_per_osd", "value": "400"});
+    b.ok(config);
+    b.ok(set("pg_num_max", "1000"));
+    b.ok(set("pg_num", "1000"));
+    assert_eq!(b.code(set("pg_num", "1001")), -22);
+    b.ok(set("nopgchange", "1"));
+    assert_eq!(b.code(set("pg_num", "4")), -1);
+    let create = |n: u32, pgp: u32| json!({"prefix": "osd pool create", "pool": "other", "pg_num": n, "pgp_num": pgp, "autoscale_mode": "warn", "pg_num_min": 4});
+    for (n, pgp) in [(300, 300), (70000, 1), (8, 9)] {
+        assert_eq!(b.code(create(n, pgp)), -34, "{n} {pgp}");
+    }
+    assert_eq!(b.code(create(2, 2)), -22);
+    b.ok(create(8, 8));
+    let get = json!({"prefix": "osd pool get", "pool": "other", "var": "all"});
+    let all = b.json(get);
+    assert_eq!(
+        (&all["pg_autoscale_mode"], &all["pg_num_min"]),
+        (&json!("warn"), &json!(4))
+    );
+}
+
+#[test]
+fn rates_are_shown_while_there_is_load() {
+    let mut b = Bench::booted(1);
+    let id = b.pool("rbd");
+    for n in 0..4u64 {
+        let pool = PoolUsage {
+            objects: 7,
+            bytes: 7 << 20,
+            read_ops: n * 300,
+            read_bytes: n * 300 << 12,
+            write_ops: n * 10,
+            write_bytes: n * 10 << 20,
+            ..PoolUsage::default()
+        };
+        let pools = [(id, pool)].into();
+        b.mon.usage(
+            0,
+            OsdUsage {
+                total: 1 << 40,
+                used: 7 << 20,
+                pools,
+            },
+        );
+        b.tick(1);
+    }
+    let stats = b.json(json!({"prefix": "osd pool stats"}));
+    let want = json!({"read_bytes_sec": 300 << 12, "write_bytes_sec": 10 << 20,
+        "read_op_per_sec": 300, "write_op_per_sec": 10});
+    assert_eq!(stats[0]["client_io_rate"], want);
+    let status = b.json(json!({"prefix": "status"}));
+    assert_eq!(status["pgmap"]["read_op_per_sec"], 300);
+    assert_eq!(status["pgmap"]["num_objects"], 7);
+    let text = b.ok(json!({"prefix": "status"}));
+    assert!(
+        text.contains("client:   1.2 MiB/s rd, 10 MiB/s wr, 300 op/s rd, 10 op/s wr"),
+        "{text}"
+    );
+    for _ in 0..8 {
+        b.tick(1);
+    }
+    let stats = b.json(json!({"prefix": "osd pool stats"}));
+    assert_eq!(stats[0]["client_io_rate"], json!({}));
+    let text = b.ok(json!({"prefix": "osd pool stats"}));
+    assert!(text.contains("nothing is going on"), "{text}");
+}
 
 #[test]
 fn a_pool_has_one_kind_of_snapshots() {

@@ -259,7 +259,9 @@ impl<S: Store> Osd<S> {
         for &id in &started {
             self.restart_watches(id, now);
             self.lift_backoffs(id, out);
+            self.report_again(id);
         }
+        self.report_trimmed();
         for &id in &started {
             self.take_waiting_for_pg(id, now, out);
         }

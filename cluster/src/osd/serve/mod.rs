@@ -74,8 +74,9 @@ pub enum OsdEvent<S: Store> {
         to: i32,
         state: DetachedPg<S>,
     },
-    /// No clone in the pg serves these snapshots any more.
-    Trimmed { pg: PgId, snaps: Snaps },
+    /// No clone in the pg serves these snapshots any more; said in the interval that began in
+    /// `since`.
+    Trimmed { pg: PgId, since: u32, snaps: Snaps },
     /// A request is of this epoch, which this OSD has not seen.
     WantMap { epoch: u32 },
     /// A map says that this OSD is down. Its connections are closed.
@@ -190,8 +191,8 @@ pub struct Osd<S: Store> {
     last_held: u64,
     /// Watches whose removal is not durable, with their pg's interval.
     watch_removals: VecDeque<(Seq, PgId, u32, HObject, WatchKey)>,
-    /// Rounds of trimming whose end is not durable.
-    trimmed: VecDeque<(Seq, PgId, Snaps)>,
+    /// What was trimmed and is not durable, with the pg's interval.
+    trimmed: VecDeque<(Seq, PgId, u32, Snaps)>,
     /// What the store had made durable when answers were last let go.
     committed: Seq,
 

@@ -10,7 +10,7 @@ use crate::osdmap::{OsdMap, SnapIntervals, flag};
 
 use super::super::exec::trim_object;
 use super::super::outbox::Outbox;
-use super::super::pg::Trim;
+use super::super::pg::{Pg, Trim};
 use super::super::store::{LogEntry, Store, Transaction};
 use super::{Osd, OsdEvent};
 
@@ -144,6 +144,7 @@ impl<S: Store> Osd<S> {
             .for_each(|(start, len)| gone.remove(start, len));
         gone.iter().for_each(|(start, len)| kept.remove(start, len));
         pg.trimmed = kept;
+        let since = pg.interval_since;
         let txn = Transaction {
             trimmed_snaps: Some(pg.trimmed.iter().collect()),
             ..Transaction::default()
@@ -151,7 +152,7 @@ impl<S: Store> Osd<S> {
         match self.apply(id, &HObjectRef::MIN, txn) {
             Ok(seq) => {
                 let snaps = trim.snaps.iter().collect();
-                self.trimmed.push_back((seq, id, snaps));
+                self.trimmed.push_back((seq, id, since, snaps));
             }
             Err(error) => return self.fail(error, out),
         }
@@ -159,14 +160,30 @@ impl<S: Store> Osd<S> {
         self.start_trimming(now);
     }
 
-    /// Rounds whose end is durable.
+    /// A pg that begins to serve says anew what it has trimmed: its store may know of rounds that
+    /// nobody has been told of, and after a split or merge former reports do not count.
+    pub(super) fn report_again(&mut self, id: PgId) {
+        let Some(pg) = self.pgs.get(&id).filter(|pg| !pg.trimmed.is_empty()) else {
+            return;
+        };
+        let snaps = pg.trimmed.iter().collect();
+        self.trimmed
+            .push_back((pg.last_seq, id, pg.interval_since, snaps));
+    }
+
+    /// Rounds whose end is durable, of pgs that are still what they were.
     pub(super) fn report_trimmed(&mut self) {
         let committed = self.committed;
         while let Some((seq, ..)) = self.trimmed.front()
             && *seq <= committed
         {
-            if let Some((_, pg, snaps)) = self.trimmed.pop_front() {
-                self.events.push_back(OsdEvent::Trimmed { pg, snaps });
+            let Some((_, pg, since, snaps)) = self.trimmed.pop_front() else {
+                return;
+            };
+            let same = |p: &&Pg| p.active() && p.interval_since == since;
+            if self.pgs.get(&pg).filter(same).is_some() {
+                self.events
+                    .push_back(OsdEvent::Trimmed { pg, since, snaps });
             }
         }
     }

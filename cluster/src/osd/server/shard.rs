@@ -110,14 +110,14 @@ impl<S: Store> Shard<S> {
         while let Some(event) = self.osd.poll_event() {
             match event {
                 OsdEvent::Released { pg, to, state } => self.hand_over(pg, to, state),
-                OsdEvent::Trimmed { pg, snaps } => {
+                OsdEvent::Trimmed { pg, since, snaps } => {
                     let pg = Pg {
                         pool: pg.pool,
                         seed: pg.seed,
                     };
                     let mut trimmed = SnapIntervals::default();
                     snaps.iter().for_each(|&(s, len)| trimmed.insert(s, len));
-                    self.to_mon(move |mon, _, _| mon.pg_trimmed(pg, &trimmed));
+                    self.to_mon(move |mon, _, _| mon.pg_trimmed(pg, since, &trimmed));
                 }
                 // It is on its way: the monitor tells OSDs before clients.
                 OsdEvent::WantMap { .. } => {}

@@ -60,13 +60,9 @@ pub(super) fn autoscale(pool: &Pool) -> &'static str {
 }
 
 fn options(pool: &Pool) -> Value {
-    let named = |key: &i32| match key {
-        7 => "compression_mode".to_owned(),
-        8 => "compression_algorithm".to_owned(),
-        9 => "compression_required_ratio".to_owned(),
-        10 => "compression_max_blob_size".to_owned(),
-        11 => "compression_min_blob_size".to_owned(),
-        other => format!("opt{other}"),
+    let named = |key: &i32| match super::pool::option_name(*key) {
+        Some(name) => name.to_owned(),
+        None => format!("opt{key}"),
     };
     let value = |opt: &PoolOpt| match opt {
         PoolOpt::Str(s) => json!(s),
@@ -92,6 +88,7 @@ pub(super) fn pool(map: &OsdMap, id: i64, pool: &Pool) -> Value {
         true => "pool",
         false => "selfmanaged",
     };
+    let merged = &pool.last_pg_merge;
     let mut all = json!({
         "pool": id, "pool_name": map.pool_name(id), "create_time": iso(pool.create_time),
         "flags": pool.flags, "flags_names": flags.join(","), "type": 1,
@@ -102,7 +99,8 @@ pub(super) fn pool(map: &OsdMap, id: i64, pool: &Pool) -> Value {
         "pg_num": pool.pg_num, "pg_placement_num": pool.pgp_num,
         "pg_placement_num_target": pool.pgp_num_target, "pg_num_target": pool.pg_num_target,
         "pg_num_pending": pool.pg_num_pending,
-        "last_pg_merge_meta": {"source_pgid": "0.0", "ready_epoch": 0, "last_epoch_started": 0,
+        "last_pg_merge_meta": {"source_pgid": merged.source.to_string(),
+            "ready_epoch": merged.ready_epoch, "last_epoch_started": 0,
             "last_epoch_clean": 0, "source_version": "0'0", "target_version": "0'0"},
         "last_change": pool.last_change.to_string(),
         "last_force_op_resend": pool.last_force_op_resend.to_string(),
@@ -141,17 +139,35 @@ fn join(into: &mut Value, more: Value) {
 pub(super) fn pool_line(map: &OsdMap, id: i64, pool: &Pool) -> String {
     let flags: Vec<&str> = pool.flag_names().collect();
     let mut text = format!(
-        "pool {id} '{}' replicated size {} min_size {} crush_rule {} object_hash rjenkins pg_num {} pgp_num {} autoscale_mode {} last_change {} flags {}",
+        "pool {id} '{}' replicated size {} min_size {} crush_rule {} object_hash rjenkins pg_num {} pgp_num {}",
         map.pool_name(id).unwrap_or("<unknown>"),
         pool.size,
         pool.min_size,
         pool.crush_rule,
         pool.pg_num,
         pool.pgp_num,
-        autoscale(pool),
-        pool.last_change,
-        flags.join(","),
     );
+    if pool.pg_num_target != pool.pg_num {
+        let _ = write!(text, " pg_num_target {}", pool.pg_num_target);
+    }
+    if pool.pgp_num_target != pool.pgp_num {
+        let _ = write!(text, " pgp_num_target {}", pool.pgp_num_target);
+    }
+    let _ = write!(
+        text,
+        " autoscale_mode {} last_change {}",
+        autoscale(pool),
+        pool.last_change
+    );
+    let forced = [
+        pool.last_force_op_resend,
+        pool.last_force_op_resend_prenautilus,
+        pool.last_force_op_resend_preluminous,
+    ];
+    if forced != [0; 3] {
+        let _ = write!(text, " lfor {}/{}/{}", forced[0], forced[1], forced[2]);
+    }
+    let _ = write!(text, " flags {}", flags.join(","));
     if pool.quota_max_bytes != 0 {
         let _ = write!(text, " max_bytes {}", pool.quota_max_bytes);
     }
@@ -159,6 +175,16 @@ pub(super) fn pool_line(map: &OsdMap, id: i64, pool: &Pool) -> String {
         let _ = write!(text, " max_objects {}", pool.quota_max_objects);
     }
     text.push_str(" stripe_width 0");
+    for (key, opt) in &pool.opts {
+        let Some(name) = super::pool::option_name(*key) else {
+            continue;
+        };
+        let _ = match opt {
+            PoolOpt::Str(s) => write!(text, " {name} {s}"),
+            PoolOpt::Int(n) => write!(text, " {name} {n}"),
+            PoolOpt::Double(x) => write!(text, " {name} {x}"),
+        };
+    }
     if !pool.application_metadata.is_empty() {
         let names: Vec<&str> = pool
             .application_metadata

@@ -7,6 +7,8 @@ use serde_json::{Map, Value, json};
 use crate::osdmap::pool::{PoolOpt, flag};
 use crate::osdmap::{Incremental, Pool};
 
+use super::super::reshape::{PG_NUM_MAX, PG_NUM_MIN, aim_pgp_num};
+use super::status::{rate_json, rate_text};
 use super::{Answer, Call, EEXIST, EINVAL, ENOENT, ENOTSUP, EPERM, Mon, Outcome, Refusal};
 use super::{dump, refuse};
 
@@ -28,15 +30,69 @@ const FLAGS: [(&str, u64); 9] = [
     ("bulk", flag::BULK),
 ];
 
-/// Options kept for those who read them back: the store compresses nothing. Number of
-/// `pool_opts_t::key_t` and whether it is text, a number or a fraction.
-const OPTIONS: [(&str, i32, char); 5] = [
-    ("compression_mode", 7, 's'),
-    ("compression_algorithm", 8, 's'),
-    ("compression_required_ratio", 9, 'd'),
-    ("compression_max_blob_size", 10, 'i'),
-    ("compression_min_blob_size", 11, 'i'),
+/// Options kept for those who read them back: the store compresses nothing, and nobody scales by
+/// himself. Number of `pool_opts_t::key_t` and whether it is text, a number or a fraction.
+const OPTIONS: [(&str, i32, char); 10] = [
+    ("compression_mode", 6, 's'),
+    ("compression_algorithm", 7, 's'),
+    ("compression_required_ratio", 8, 'd'),
+    ("compression_max_blob_size", 9, 'i'),
+    ("compression_min_blob_size", 10, 'i'),
+    ("pg_num_min", PG_NUM_MIN, 'i'),
+    ("target_size_bytes", 16, 'i'),
+    ("target_size_ratio", 17, 'd'),
+    ("pg_autoscale_bias", 18, 'd'),
+    ("pg_num_max", PG_NUM_MAX, 'i'),
 ];
+
+pub(super) fn option_name(key: i32) -> Option<&'static str> {
+    let found = OPTIONS.iter().find(|(_, k, _)| *k == key);
+    found.map(|(name, ..)| *name)
+}
+
+fn set_option(pool: &mut Pool, var: &str, val: &str) -> Result<(), Refusal> {
+    let bad = || refuse(EINVAL, format!("error parsing value '{val}'"));
+    let (_, key, kind) = OPTIONS
+        .iter()
+        .find(|(name, ..)| *name == var)
+        .ok_or_else(|| refuse(EINVAL, format!("unrecognized variable '{var}'")))?;
+    if val == "unset" {
+        pool.opts.remove(key);
+        return Ok(());
+    }
+    let opt = match kind {
+        's' => PoolOpt::Str(val.to_owned()),
+        'i' => PoolOpt::Int(i64::try_from(size(val).ok_or_else(bad)?).map_err(|_| bad())?),
+        _ => PoolOpt::Double(val.parse().map_err(|_| bad())?),
+    };
+    let target = pool.pg_num_target;
+    match (var, &opt) {
+        ("pg_num_min", PoolOpt::Int(n)) if *n > i64::from(target) => {
+            let why = format!("specified pg_num_min {n} > pg_num {target}");
+            return Err(refuse(EINVAL, why));
+        }
+        ("pg_num_max", PoolOpt::Int(n)) if *n != 0 && *n < i64::from(target) => {
+            let why = format!("specified pg_num_max {n} < pg_num {target}");
+            return Err(refuse(EINVAL, why));
+        }
+        (_, PoolOpt::Double(x)) if *x < 0.0 => {
+            return Err(refuse(EINVAL, format!("{var} cannot be negative")));
+        }
+        _ => {}
+    }
+    pool.opts.insert(*key, opt);
+    Ok(())
+}
+
+fn set_autoscale(pool: &mut Pool, mode: &str) -> Result<(), Refusal> {
+    pool.pg_autoscale_mode = match mode {
+        "off" => 0,
+        "warn" => 1,
+        "on" => 2,
+        _ => return Err(refuse(EINVAL, format!("specified invalid mode {mode}"))),
+    };
+    Ok(())
+}
 
 pub(super) fn named(mon: &Mon, name: &str) -> Result<(i64, Pool), Refusal> {
     let id = mon.map().pool_by_name(name);
@@ -130,8 +186,26 @@ pub(super) fn create(mon: &mut Mon, call: &Call<'_>) -> Outcome {
         n.map(|n| u32::try_from(n).map_err(|_| refuse(EINVAL, format!("bad {name} {n}"))))
             .transpose()
     };
-    let (pg_num, _) = (number("pg_num")?, number("pgp_num")?);
-    match mon.create_pool(&name, pg_num, call.now) {
+    let (pg_num, pgp_num) = (number("pg_num")?, number("pgp_num")?);
+    let mut options = Vec::new();
+    for name in ["pg_num_min", "pg_num_max", "target_size_bytes"] {
+        options.extend(call.optional_int(name)?.map(|n| (name, n.to_string())));
+    }
+    let ratio = call.optional_float("target_size_ratio")?;
+    options.extend(ratio.map(|x| ("target_size_ratio", x.to_string())));
+    let mode = call.optional("autoscale_mode");
+    let bulk = call.flag("bulk");
+    let more = |pool: &mut Pool| {
+        if let Some(mode) = &mode {
+            set_autoscale(pool, mode)?;
+        }
+        if bulk {
+            pool.flags |= flag::BULK;
+        }
+        let mut options = options.iter();
+        options.try_for_each(|(name, value)| set_option(pool, name, value))
+    };
+    match mon.create_pool(&name, pg_num, pgp_num, call.now, more) {
         Ok(_) => Ok(Answer::status(format!("pool '{name}' created"))),
         Err(refusal) if refusal.code == -EEXIST => {
             Ok(Answer::status(format!("pool '{name}' already exists")))
@@ -228,6 +302,11 @@ pub(super) fn get(mon: &mut Mon, call: &Call<'_>) -> Outcome {
         "compression_required_ratio",
         "compression_max_blob_size",
         "compression_min_blob_size",
+        "pg_num_min",
+        "pg_num_max",
+        "target_size_bytes",
+        "target_size_ratio",
+        "pg_autoscale_bias",
     ];
     let rule = mon
         .map()
@@ -285,7 +364,7 @@ pub(super) fn get(mon: &mut Mon, call: &Call<'_>) -> Outcome {
 }
 
 pub(super) fn set(mon: &mut Mon, call: &Call<'_>) -> Outcome {
-    let (name, id, mut pool) = asked(mon, call)?;
+    let (_, id, mut pool) = asked(mon, call)?;
     let (var, val) = (call.string("var")?, call.string("val")?);
     let number = || -> Result<u32, Refusal> {
         val.parse()
@@ -300,17 +379,8 @@ pub(super) fn set(mon: &mut Mon, call: &Call<'_>) -> Outcome {
                 return Err(refuse(EINVAL, why));
             }
         }
-    } else if let Some((_, key, kind)) = OPTIONS.iter().find(|(name, ..)| *name == var) {
-        let bad = || refuse(EINVAL, format!("error parsing value '{val}'"));
-        let parsed = match kind {
-            's' => PoolOpt::Str(val.clone()),
-            'i' => PoolOpt::Int(val.parse().map_err(|_| bad())?),
-            _ => PoolOpt::Double(val.parse().map_err(|_| bad())?),
-        };
-        match val == "unset" {
-            true => pool.opts.remove(key),
-            false => pool.opts.insert(*key, parsed),
-        };
+    } else if option_name_is(&var) {
+        set_option(&mut pool, &var, &val)?;
     } else {
         match var.as_str() {
             "size" | "min_size" => {
@@ -319,24 +389,9 @@ pub(super) fn set(mon: &mut Mon, call: &Call<'_>) -> Outcome {
                     return Err(refuse(EINVAL, why));
                 }
             }
-            // The data of a group would have to be split; nothing here does that.
-            "pg_num" | "pgp_num" | "pgp_num_actual" => {
-                if number()? != pool.pg_num {
-                    let why = format!(
-                        "{var} of a pool is fixed here, '{name}' has {}: make another pool",
-                        pool.pg_num
-                    );
-                    return Err(refuse(ENOTSUP, why));
-                }
-            }
-            "pg_autoscale_mode" => {
-                pool.pg_autoscale_mode = match val.as_str() {
-                    "off" => 0,
-                    "warn" => 1,
-                    "on" => 2,
-                    _ => return Err(refuse(EINVAL, format!("specified invalid mode {val}"))),
-                }
-            }
+            "pg_num" => mon.aim_pg_num(id, &mut pool, number()?)?,
+            "pgp_num" | "pgp_num_actual" => aim_pgp_num(&mut pool, number()?)?,
+            "pg_autoscale_mode" => set_autoscale(&mut pool, &val)?,
             "crush_rule" => {
                 if mon.map().crush().rule_name(0) != Some(val.as_str()) {
                     return Err(refuse(ENOENT, format!("crush rule {val} does not exist")));
@@ -346,7 +401,12 @@ pub(super) fn set(mon: &mut Mon, call: &Call<'_>) -> Outcome {
         }
     }
     replace(mon, call, id, pool)?;
+    mon.begin_reshape(call.now)?;
     Ok(Answer::status(format!("set pool {id} {var} to {val}")))
+}
+
+fn option_name_is(var: &str) -> bool {
+    OPTIONS.iter().any(|(name, ..)| *name == var)
 }
 
 pub(super) fn mksnap(mon: &mut Mon, call: &Call<'_>) -> Outcome {
@@ -446,7 +506,8 @@ pub(super) fn stats(mon: &mut Mon, call: &Call<'_>) -> Outcome {
         || {
             let pool = |id: &i64| {
                 json!({"pool_name": map.pool_name(*id), "pool_id": id,
-                    "recovery": {}, "recovery_rate": {}, "client_io_rate": {}})
+                    "recovery": {}, "recovery_rate": {},
+                    "client_io_rate": rate_json(&mon.rates.of(*id))})
             };
             wanted.iter().map(pool).collect()
         },
@@ -454,7 +515,12 @@ pub(super) fn stats(mon: &mut Mon, call: &Call<'_>) -> Outcome {
             let mut text = String::new();
             for id in &wanted {
                 let name = map.pool_name(*id).unwrap_or_default();
-                let _ = write!(text, "pool {name} id {id}\n  nothing is going on\n\n");
+                let rate = rate_text(&mon.rates.of(*id));
+                let doing = match rate.is_empty() {
+                    true => "nothing is going on".to_owned(),
+                    false => format!("client io {rate}"),
+                };
+                let _ = write!(text, "pool {name} id {id}\n  {doing}\n\n");
             }
             text
         },

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::osdmap::{Pg, flag};
 
+use super::super::rates::Rate;
 use super::super::time::iso;
 use super::super::usage::PoolUsage;
 use super::osd::{ids, in_count};
@@ -187,6 +188,46 @@ fn usage_total(mon: &Mon) -> PoolUsage {
     sum
 }
 
+fn total_rate(mon: &Mon) -> Rate {
+    let mut sum = Rate::default();
+    mon.map()
+        .pools()
+        .for_each(|(id, _)| sum.add(mon.rates.of(id)));
+    sum
+}
+
+/// As `PGMapDigest::client_io_rate_summary`: nothing of what does not happen.
+pub(super) fn rate_json(rate: &Rate) -> Map<String, Value> {
+    let mut shown = Map::new();
+    let mut put = |name: &str, value: u64| shown.insert(name.to_owned(), json!(value));
+    if rate.reads > 0 {
+        put("read_bytes_sec", rate.read_bytes);
+    }
+    if rate.writes > 0 {
+        put("write_bytes_sec", rate.written_bytes);
+    }
+    if !rate.is_idle() {
+        put("read_op_per_sec", rate.reads);
+        put("write_op_per_sec", rate.writes);
+    }
+    shown
+}
+
+/// Likewise as text; empty where nothing happens.
+pub(super) fn rate_text(rate: &Rate) -> String {
+    let mut text = String::new();
+    if rate.reads > 0 {
+        let _ = write!(text, "{}/s rd, ", bytes(rate.read_bytes));
+    }
+    if rate.writes > 0 {
+        let _ = write!(text, "{}/s wr, ", bytes(rate.written_bytes));
+    }
+    if !rate.is_idle() {
+        let _ = write!(text, "{} op/s rd, {} op/s wr", rate.reads, rate.writes);
+    }
+    text
+}
+
 /// `4.5 GiB`, as `byte_u_t` prints.
 fn bytes(n: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
@@ -209,6 +250,7 @@ pub(super) fn status(mon: &mut Mon, call: &Call<'_>) -> Outcome {
     let checks = checks(mon);
     let states = pg_states(mon);
     let total = usage_total(mon);
+    let rate = total_rate(mon);
     let pgs: u32 = states.values().sum();
     let pools = map.pools().len();
     let (all, up, inn) = (map.osd_count(), map.up_osd_count(), in_count(mon));
@@ -222,7 +264,7 @@ pub(super) fn status(mon: &mut Mon, call: &Call<'_>) -> Outcome {
                 .iter()
                 .map(|(s, n)| json!({"state_name": s, "count": n}))
                 .collect();
-            json!({
+            let mut all = json!({
                 "fsid": fsid, "health": health_json(&checks, false),
                 "election_epoch": 1, "quorum": [0], "quorum_names": [name], "quorum_age": age,
                 "monmap": {"epoch": 1, "min_mon_release_name": "pacific", "num_mons": 1},
@@ -235,7 +277,11 @@ pub(super) fn status(mon: &mut Mon, call: &Call<'_>) -> Outcome {
                 "mgrmap": {"available": false, "num_standbys": 0, "modules": [], "services": {}},
                 "servicemap": {"epoch": 1, "modified": "0.000000", "services": {}},
                 "progress_events": {},
-            })
+            });
+            if let Value::Object(pgmap) = &mut all["pgmap"] {
+                pgmap.extend(rate_json(&rate));
+            }
+            all
         },
         || {
             let mut text = format!("  cluster:\n    id:     {fsid}\n    health: {}\n", verdict(&checks));
@@ -254,6 +300,9 @@ pub(super) fn status(mon: &mut Mon, call: &Call<'_>) -> Outcome {
             for (n, (state, count)) in states.iter().enumerate() {
                 let label = if n == 0 { "pgs:    " } else { "        " };
                 let _ = writeln!(text, "    {label} {count} {state}");
+            }
+            if !rate.is_idle() {
+                let _ = write!(text, " \n  io:\n    client:   {}\n", rate_text(&rate));
             }
             text.push_str(" \n");
             text

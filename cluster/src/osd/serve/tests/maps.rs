@@ -328,7 +328,7 @@ fn removed_snapshots_are_trimmed() {
     });
     r.advance(SECOND);
     assert_eq!(r.osds[0].usage()[&POOL].clones, n);
-    let trimmed = |(_, e): &(usize, OsdEvent<_>)| matches!(e, OsdEvent::Trimmed { pg: id, snaps } if *id == pg(0) && *snaps == [(3, 1)]);
+    let trimmed = |(_, e): &(usize, OsdEvent<_>)| matches!(e, OsdEvent::Trimmed { pg: id, snaps, .. } if *id == pg(0) && *snaps == [(3, 1)]);
     assert_eq!(r.events.iter().filter(|e| trimmed(e)).count(), 1);
     let mut list = r.ask(9999, "o7", ObjectOp::new().list_snaps());
     list.snap = SNAPDIR;
@@ -339,6 +339,50 @@ fn removed_snapshots_are_trimmed() {
     r.change(Incremental::default());
     r.advance(SECOND);
     assert_eq!(r.events.iter().filter(|e| trimmed(e)).count(), 1);
+}
+
+/// After a split, a merge or a restart, whoever counts what was trimmed hears of it from each pg as
+/// it is then.
+#[test]
+fn what_is_trimmed_is_said_again_by_pgs_that_are_others() {
+    let mut r = Rig::new(1, |_| 0);
+    let mut gone = SnapIntervals::default();
+    gone.insert(3, 1);
+    r.change(Incremental {
+        new_removed_snaps: BTreeMap::from([(POOL, gone)]),
+        ..Incremental::default()
+    });
+    r.advance(SECOND);
+    let reports = |r: &mut Rig| {
+        let mut said: Vec<(u32, u32)> = Vec::new();
+        for (_, event) in std::mem::take(&mut r.events) {
+            if let OsdEvent::Trimmed { pg, since, snaps } = event {
+                assert_eq!(snaps, [(3, 1)]);
+                said.push((pg.seed, since));
+            }
+        }
+        said.sort_unstable();
+        said
+    };
+    assert_eq!(reports(&mut r).len(), 1);
+    for pg_num in [4, 2] {
+        r.change_pool(|p| set_pg_num(p, pg_num));
+        let epoch = r.map.epoch();
+        let want: Vec<(u32, u32)> = (0..pg_num).map(|s| (s, epoch)).collect();
+        r.advance(SECOND);
+        assert_eq!(reports(&mut r), want);
+    }
+    let store = std::mem::take(&mut r.osds[0].store);
+    let config = r.osds[0].config.clone();
+    let history = std::sync::Arc::clone(&r.osds[0].history);
+    r.osds[0] = Osd::new(config, store, history, 9);
+    let newest = std::sync::Arc::clone(&r.map);
+    let epoch = newest.epoch();
+    r.run(0, |o, now, out| o.map(newest, now, out));
+    let ours = r.osds[0].store.pgs().into_iter();
+    let want: Vec<(u32, u32)> = ours.map(|pg| (pg.seed, epoch)).collect();
+    assert!(!want.is_empty());
+    assert_eq!(reports(&mut r), want);
 }
 
 #[test]
