@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::run_dir::RunDir;
+use crate::run_dir::{MAX_SOCKET_PATH, RunDir};
 
 /// Of `cluster.json`.
 const VERSION: u32 = 1;
@@ -36,6 +36,12 @@ pub(super) struct Home {
 
 impl Home {
     pub(super) fn new(path: &Path) -> Result<Home> {
+        if path.join("control.sock").as_os_str().len() > MAX_SOCKET_PATH {
+            bail!(
+                "{} is too long for the unix socket in it: name another --dir",
+                path.display()
+            );
+        }
         let dir = RunDir::new(Some(path)).with_context(|| "the cluster's directory")?;
         Ok(Home { dir })
     }

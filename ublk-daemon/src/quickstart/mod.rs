@@ -107,14 +107,12 @@ impl Home {
             .is_err()
         {
             let memory: &[&str] = if args.memory { &["--memory"] } else { &[] };
-            let start = [
-                "cluster",
-                "start",
-                "--dir",
-                &cluster,
-                "--listen",
-                "127.0.0.1:0",
-            ];
+            let mut start = vec!["cluster", "start", "--dir", &cluster];
+            // One that is there comes back where its disks look for it.
+            if !self.has_files()? {
+                self.detach()?;
+                start.extend(["--listen", "127.0.0.1:0"]);
+            }
             self.step(&[&start[..], memory].concat())?;
         }
         let image = format!("{POOL}/{IMAGE}");
@@ -249,8 +247,21 @@ impl Home {
         Ok(())
     }
 
-    /// Detaches, ends the cluster and removes the directory, in whatever state it is.
-    fn undo(&self) -> Result<()> {
+    /// Whether there is a cluster that keeps its objects when it is down.
+    fn has_files(&self) -> Result<bool> {
+        let path = self.cluster().join("cluster.json");
+        match std::fs::read(&path) {
+            Ok(text) => {
+                let found: Value = serde_json::from_slice(&text).unwrap_or_default();
+                Ok(found["memory"] == false)
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(e) => Err(e).with_context(|| format!("cannot read {}", path.display())),
+        }
+    }
+
+    /// Detaches what is attached, whether or not its cluster is still there.
+    fn detach(&self) -> Result<()> {
         if self.run_dir().join("control.sock").exists() {
             let said = self.answer(&["--format", "json", "list"])?;
             let disks: Value = serde_json::from_str(&said).unwrap_or_default();
@@ -258,6 +269,12 @@ impl Home {
                 self.answer(&["unmap", "--force", &disk["id"].to_string()])?;
             }
         }
+        Ok(())
+    }
+
+    /// Detaches, ends the cluster and removes the directory, in whatever state it is.
+    fn undo(&self) -> Result<()> {
+        self.detach()?;
         let cluster = self.cluster();
         let cluster = cluster.display().to_string();
         if self

@@ -108,8 +108,12 @@ impl<S: Store> Osd<S> {
             todo.extend(&pg.parts);
             return Ok(true);
         }
-        pg.split = epoch;
-        for seed in (had..pg_num).filter(child_of) {
+        let children: Vec<u32> = (had..pg_num).filter(child_of).collect();
+        if !children.is_empty() {
+            // Clients send requests again for pgs that were split, and for no others.
+            pg.split = epoch;
+        }
+        for seed in children {
             self.store.move_objects(id, child(seed), seed + 1)?;
             let state = self.store.pg_state(child(seed))?;
             let to = self

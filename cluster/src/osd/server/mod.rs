@@ -23,9 +23,11 @@ mod worker;
 mod tests;
 
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use iothread::Remote;
 use serde::{Deserialize, Serialize};
@@ -170,9 +172,21 @@ impl std::fmt::Debug for Running {
     }
 }
 
+/// How long an address may stay in use by a server that is no more.
+const BIND_PATIENCE: Duration = Duration::from_secs(1);
+
 fn bind(addr: SocketAddr) -> Result<(TcpListener, SocketAddr), ServerError> {
     let at = |error| ServerError::Bind { addr, error };
-    let listener = TcpListener::bind(addr).map_err(at)?;
+    // Sockets of a process that was killed with requests in its ring outlive it for a moment.
+    let patience = Instant::now() + BIND_PATIENCE;
+    let listener = loop {
+        match TcpListener::bind(addr) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && Instant::now() < patience => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            bound => break bound.map_err(at)?,
+        }
+    };
     let bound = listener.local_addr().map_err(at)?;
     Ok((listener, bound))
 }

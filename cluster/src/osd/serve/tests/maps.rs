@@ -156,6 +156,25 @@ fn pgs_split_and_merge_wherever_they_are() {
     }
 }
 
+/// Clients send nothing again for a pg that was not split when others were, so what they had sent
+/// before counts.
+#[test]
+fn requests_on_their_way_to_a_pg_that_is_not_split_are_served() {
+    let mut r = Rig::new(24, |_| 0);
+    let link = r.open(0, 10);
+    let asks: Vec<_> = (0..40)
+        .map(|i| append(&r, i + 1, &format!("o{i}")))
+        .collect();
+    let before: Vec<u32> = asks.iter().map(|a| r.pg_of(&a.name)).collect();
+    r.change_pool(|p| set_pg_num(p, 32));
+    for (ask, seed) in asks.iter().zip(before) {
+        r.send(link, ask);
+        let split = (8..16).contains(&seed);
+        let served = replies(&r.take(link)).len() == 1;
+        assert_ne!(served, split, "pg {seed}");
+    }
+}
+
 #[test]
 fn pgs_on_their_way_catch_up_with_changes_they_missed() {
     let mut r = Rig::new(8, |_| 0);
