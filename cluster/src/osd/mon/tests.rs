@@ -795,9 +795,9 @@ fn rates_are_shown_while_there_is_load() {
             objects: 7,
             bytes: 7 << 20,
             read_ops: n * 300,
-            read_bytes: n * 300 << 12,
+            read_bytes: (n * 300) << 12,
             write_ops: n * 10,
-            write_bytes: n * 10 << 20,
+            write_bytes: (n * 10) << 20,
             ..PoolUsage::default()
         };
         let pools = [(id, pool)].into();
