@@ -182,6 +182,66 @@ fn by_hand(corpus: &Corpus) {
         corpus.put("control", line.as_bytes());
     }
 
+    for caps in [
+        "allow *",
+        "allow rwx pool=rbd namespace=a object_prefix rbd_data",
+        "allow r tag rbd data=*, allow class-read, allow w network 10.0.0.0/8",
+        "profile rbd pool=rbd, profile rbd-read-only pool=images namespace=\"b\"",
+        "allow class rbd metadata_list, allow x; allow class-write",
+        "allow r, allow service osd rw, allow command \"osd pool ls\" with a=b",
+        "profile simple-rados-client-with-blocklist",
+        "allow command config-key with key prefix x, allow command a with b regex \"^(c|d)+$\"",
+    ] {
+        corpus.put("caps", caps.as_bytes());
+        corpus.put("caps", &[caps.as_bytes(), &[0; 64]].concat());
+        corpus.put("caps", &[caps.as_bytes(), &[0], &[0xff; 64]].concat());
+    }
+
+    // Changes as `src/osd/store/file/op.rs` of the product writes them, by their kind.
+    let blob = |b: &[u8]| [&(b.len() as u32).to_le_bytes(), b].concat();
+    let pg = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let pg_row = [vec![1, 2, 0, 0, 0, 0], vec![1; 10], vec![0]].concat();
+    let object_row = [&[1, 2, 5, 7, 3, 1, 2, 0, 1, 0, 1, 3][..], &[0; 96]].concat();
+    let mut key = [
+        &[0x80, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 9][..],
+        &[0, 1, b'a', 0, 1, 1],
+    ]
+    .concat();
+    key.extend_from_slice(&u64::MAX.to_be_bytes());
+    let ops: [Vec<u8>; 14] = [
+        vec![1, 20],
+        vec![2, 7, 0, 3],
+        vec![3, 7, 1, 9],
+        vec![4, 7, 2],
+        vec![5, 7, 8, 1, 0, 2],
+        vec![6, 7],
+        vec![7, 7],
+        [vec![13], pg.to_vec(), blob(&pg_row)].concat(),
+        [vec![8, 2], blob(&key), blob(&object_row)].concat(),
+        [vec![10, 5], blob(b"\x02key"), blob(b"value")].concat(),
+        [vec![9, 2], blob(&key)].concat(),
+        vec![12, 5],
+        [vec![15, 2, 1], blob(&[1; 12])].concat(),
+        [vec![16], pg.to_vec(), pg.to_vec(), vec![2, 0, 0, 0, 1]].concat(),
+    ];
+    let record =
+        |ops: &[u8], data: &[u8]| [&[ops.len() as u8, data.len() as u8], ops, data].concat();
+    let mut all = vec![3];
+    for op in &ops {
+        corpus.put_after("journal", &[3], &record(op, &[9; 3]));
+        all.extend(record(op, &[9; 3]));
+    }
+    corpus.put("journal", &all);
+    corpus.put_after("journal", &[0], &pg_row);
+    corpus.put_after("journal", &[0], &object_row);
+    let mut segment = vec![2];
+    segment.extend_from_slice(b"ublkrbdJ");
+    segment.resize(65, 0);
+    segment[17] = 1;
+    segment[25] = 1;
+    segment.extend_from_slice(b"rec\x01");
+    corpus.put("journal", &segment);
+
     let option = |out: &mut Vec<u8>, option: u32, data: &[u8]| {
         out.extend_from_slice(b"IHAVEOPT");
         out.extend_from_slice(&option.to_be_bytes());

@@ -2,6 +2,7 @@
 
 pub mod maps;
 pub mod osd;
+pub mod server;
 
 use std::net::SocketAddr;
 

@@ -146,6 +146,11 @@ static METHODS: LazyLock<Vec<&'static Method>> = LazyLock::new(|| {
     all
 });
 
+/// All methods.
+pub fn all() -> &'static [&'static Method] {
+    &METHODS
+}
+
 pub fn find(class: &str, method: &str) -> Option<&'static Method> {
     METHODS
         .binary_search_by_key(&(class, method), |m| (m.class, m.name))

@@ -260,6 +260,12 @@ impl<S: Store> Osd<S> {
         &self.store
     }
 
+    /// For tests that look at what requests have left.
+    #[cfg(feature = "testing")]
+    pub fn store_mut(&mut self) -> &mut S {
+        &mut self.store
+    }
+
     /// Zero before the first map.
     pub fn epoch(&self) -> u32 {
         self.map.as_ref().map_or(0, |m| m.epoch())

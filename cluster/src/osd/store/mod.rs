@@ -9,6 +9,8 @@
 pub mod conformance;
 pub mod file;
 pub mod memory;
+#[cfg(any(test, feature = "testing"))]
+pub mod slow;
 
 use std::borrow::Cow;
 use std::collections::HashSet;

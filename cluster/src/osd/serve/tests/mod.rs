@@ -5,6 +5,5 @@ mod maps;
 mod random;
 mod requests;
 mod rig;
-mod slow;
 mod tell;
 mod watches;

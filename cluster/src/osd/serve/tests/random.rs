@@ -44,7 +44,7 @@ struct World {
     rig: Rig,
     rng: Random,
     clients: Vec<Client>,
-    released: VecDeque<OsdEvent<super::slow::SlowStore>>,
+    released: VecDeque<OsdEvent<crate::osd::store::slow::SlowStore>>,
     acked: BTreeMap<String, BTreeSet<u64>>,
     reads: Vec<(String, Vec<u64>, BTreeSet<u64>)>,
     down: BTreeSet<i32>,

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use super::slow::SlowStore;
 use crate::auth::AuthName;
 use crate::auth::server::Caps;
 use crate::codec::{EntityAddr, EntityAddrVec, EntityName, EntityType, Now, UTime};
@@ -19,6 +18,7 @@ use crate::osd::cls::Method;
 use crate::osd::outbox::{Link, Outbox, Peer, Step};
 use crate::osd::serve::{MapHistory, Osd, OsdConfig, OsdEvent};
 use crate::osd::store::Seq;
+use crate::osd::store::slow::SlowStore;
 use crate::osdmap::{Incremental, OsdMap, Pool};
 
 pub(super) const POOL: i64 = 1;

@@ -54,7 +54,7 @@ pub(super) struct Core {
     progress: (Mutex<()>, Condvar),
     waiting: AtomicUsize,
     /// In tests, the background is a machine that is turned by hand.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub(super) machine: Mutex<Option<super::pipeline::Machine>>,
 }
 
@@ -87,7 +87,7 @@ impl Core {
             pgs: Mutex::default(),
             progress: Default::default(),
             waiting: AtomicUsize::new(0),
-            #[cfg(test)]
+            #[cfg(any(test, feature = "testing"))]
             machine: Mutex::default(),
         }
     }
@@ -175,7 +175,7 @@ impl Core {
 
     /// Blocks until the background has got that far.
     pub(super) fn wait(&self, until: impl Fn(&Core) -> bool) -> Result<()> {
-        #[cfg(test)]
+        #[cfg(any(test, feature = "testing"))]
         if let Some(machine) = lock(&self.machine).as_mut() {
             while !until(self) {
                 self.alive()?;

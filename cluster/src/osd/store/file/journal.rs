@@ -453,6 +453,28 @@ fn acknowledged_after(bytes: &[u8], at: u64, generation: u64, missing: Seq) -> O
     None
 }
 
+/// Repairs the checksums of a segment's header and first record.
+#[cfg(feature = "testing")]
+pub(super) fn seal(segment: &mut [u8]) {
+    let header = SEGMENT_HEADER - 4;
+    let crc = crc32c::crc32c(&segment[..header]);
+    segment[header..header + 4].copy_from_slice(&crc.to_le_bytes());
+    let first = FIRST as usize;
+    let length = u32::from_le_bytes(
+        segment[first + 4..first + 8]
+            .try_into()
+            .expect("four bytes"),
+    );
+    let payload = first + RECORD_HEADER;
+    let end = payload.saturating_add(length as usize);
+    if end <= segment.len() {
+        let crc = crc32c::crc32c(&segment[payload..end]);
+        segment[payload - 8..payload - 4].copy_from_slice(&crc.to_le_bytes());
+    }
+    let crc = crc32c::crc32c(&segment[first..payload - 4]);
+    segment[payload - 4..payload].copy_from_slice(&crc.to_le_bytes());
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::sim::Disk;

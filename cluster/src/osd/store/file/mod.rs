@@ -30,8 +30,10 @@ mod pg;
 mod pipeline;
 mod row;
 pub mod shard;
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 mod sim;
+#[cfg(feature = "testing")]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 mod vfs;

@@ -450,7 +450,7 @@ impl Machine {
 }
 
 /// In tests it is turned by hand.
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 impl Machine {
     pub(super) fn commit(&mut self) {
         self.committer.turn();

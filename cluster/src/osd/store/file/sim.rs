@@ -17,7 +17,7 @@ pub(super) struct Disk {
     state: Arc<Mutex<State>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct State {
     rng: u64,
     files: Vec<Inode>,
@@ -35,7 +35,7 @@ struct State {
     locked: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Inode {
     name: String,
     now: Vec<u8>,
@@ -144,6 +144,15 @@ impl Disk {
         disk
     }
 
+    /// Another disk with the same content.
+    #[cfg(feature = "testing")]
+    pub(super) fn copy(&self) -> Disk {
+        let state = self.with(|s| s.clone());
+        Disk {
+            state: Arc::new(Mutex::new(state)),
+        }
+    }
+
     fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
         f(&mut self
             .state
@@ -151,16 +160,19 @@ impl Disk {
             .expect("no test holds the disk in a panic"))
     }
 
+    #[cfg(test)]
     /// The power goes after that many more changes.
     pub(super) fn fuse(&self, changes: u64) {
         self.with(|s| s.fuse = Some(changes));
     }
 
+    #[cfg(test)]
     /// Lets writes (`"write"`) or syncs (`"sync"`) of files fail whose path begins with `prefix`.
     pub(super) fn break_it(&self, kind: &'static str, prefix: &str, error: io::ErrorKind) {
         self.with(|s| s.broken = Some((kind, prefix.to_owned(), error)));
     }
 
+    #[cfg(test)]
     pub(super) fn set_full(&self, full: bool) {
         self.with(|s| s.full = full);
     }

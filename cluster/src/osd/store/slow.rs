@@ -10,11 +10,22 @@ use crate::osd::store::memory::MemoryStore;
 use crate::osd::store::{Page, PgState, Result, Seq, Store, Transaction, Usage};
 
 #[derive(Default)]
-pub(super) struct SlowStore {
+pub struct SlowStore {
     inner: MemoryStore,
     /// Transactions up to this one are durable, as far as anybody is told.
-    pub(super) durable: Rc<Cell<Seq>>,
+    pub durable: Rc<Cell<Seq>>,
     applied: BTreeMap<PgId, Seq>,
+}
+
+impl SlowStore {
+    pub fn has(&self, pg: PgId) -> bool {
+        self.inner.pgs().contains(&pg)
+    }
+
+    /// Transactions that are there, durable or not.
+    pub fn applied(&self) -> Seq {
+        self.inner.committed()
+    }
 }
 
 impl Store for SlowStore {
