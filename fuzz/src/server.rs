@@ -227,7 +227,6 @@ pub fn check_objects<S: Store>(store: &mut S, pg: PgId) {
             clones += 1;
             continue;
         }
-        assert!(!info.whiteout || !info.snaps.clones.is_empty());
         let mut newer = data;
         newer.resize(info.size as usize, 0);
         let ids: Vec<u64> = info.snaps.clones.iter().map(|c| c.id).collect();
