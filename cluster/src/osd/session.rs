@@ -19,6 +19,12 @@ const RADOS_BACKOFF: u64 = 1 << 21;
 const MAX_PARKED_BYTES: usize = 256 << 20;
 const MAX_PARKED: usize = 4096;
 
+/// Nothing more is read from a client while so many of its requests wait for the store
+/// (`osd_client_message_cap`), or so many bytes of requests and answers do; of the latter Ceph
+/// allows 500 MiB, for all clients together.
+const MAX_HELD: usize = 256;
+const MAX_HELD_BYTES: usize = 128 << 20;
+
 /// A request that waits: for a map, a pg, or the end of a fault.
 #[derive(Debug)]
 pub(super) struct Parked {
@@ -80,6 +86,8 @@ pub(super) struct Session {
     pub waiting: VecDeque<Parked>,
     parked: usize,
     parked_bytes: usize,
+    held: usize,
+    held_bytes: usize,
     backoffs: Vec<Backoff>,
     last_backoff: u64,
 }
@@ -94,6 +102,8 @@ impl Session {
             waiting: VecDeque::new(),
             parked: 0,
             parked_bytes: 0,
+            held: 0,
+            held_bytes: 0,
             backoffs: Vec::new(),
             last_backoff: 0,
         }
@@ -113,6 +123,22 @@ impl Session {
     pub(super) fn unpark(&mut self, bytes: usize) {
         self.parked -= 1;
         self.parked_bytes -= bytes;
+    }
+
+    /// An answer waits for the store.
+    pub(super) fn hold(&mut self, bytes: usize) {
+        self.held += 1;
+        self.held_bytes += bytes;
+    }
+
+    pub(super) fn let_go(&mut self, bytes: usize) {
+        self.held -= 1;
+        self.held_bytes -= bytes;
+    }
+
+    /// It has so much under way that it is to wait.
+    pub(super) fn busy(&self) -> bool {
+        self.held >= MAX_HELD || self.held_bytes >= MAX_HELD_BYTES
     }
 
     pub(super) fn can_back_off(&self) -> bool {

@@ -118,6 +118,8 @@ struct Held {
     header: MsgHeader,
     front: Vec<u8>,
     data: Option<Payload>,
+    /// What it and its request count for.
+    size: usize,
     /// A fault has swallowed it.
     lost: bool,
     effects: Option<Box<Effects>>,
@@ -280,6 +282,11 @@ impl<S: Store> Osd<S> {
         sessions + pgs + faults + self.held.len()
     }
 
+    /// So many requests of the connection wait for the store that no more should be taken from it.
+    pub fn busy(&self, link: Link) -> bool {
+        !self.held.is_empty() && self.sessions.get(&link).is_some_and(Session::busy)
+    }
+
     pub fn opened(&mut self, link: Link, peer: Peer, _now: Now, out: &mut Outbox) {
         if self.failed || (self.map.is_some() && !self.up) {
             out.close(link);
@@ -370,6 +377,9 @@ impl<S: Store> Osd<S> {
         {
             let seq = entry.key().0;
             let held = entry.remove();
+            if let Some(session) = self.sessions.get_mut(&held.link) {
+                session.let_go(held.size);
+            }
             self.finish_removals(seq, out);
             self.let_go(held, now, out);
         }

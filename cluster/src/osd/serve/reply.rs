@@ -142,7 +142,9 @@ impl<S: Store> Osd<S> {
         let mut front = self.spare_fronts.pop().unwrap_or_default();
         front.clear();
         reply.encode(op, epoch, &mut front);
+        let asked: usize = op.ops.iter().map(|o| o.payload_len as usize).sum();
         let held = Held {
+            size: asked + front.len() + data.as_ref().map_or(0, |d| d.len()),
             link: way.link,
             header,
             front,
@@ -166,6 +168,7 @@ impl<S: Store> Osd<S> {
         let held = Held {
             link: way.link,
             header: MsgHeader::default(),
+            size: 0,
             front: Vec::new(),
             data: None,
             lost: true,
@@ -180,6 +183,9 @@ impl<S: Store> Osd<S> {
             return self.let_go(held, now, out);
         }
         self.last_held += 1;
+        if let Some(session) = self.sessions.get_mut(&held.link) {
+            session.hold(held.size);
+        }
         self.held.insert((after, self.last_held), held);
     }
 
@@ -192,6 +198,7 @@ impl<S: Store> Osd<S> {
             data,
             lost,
             effects,
+            ..
         } = held;
         let (before, after) = match effects {
             Some(e) if e.of_write => (None, Some(e)),

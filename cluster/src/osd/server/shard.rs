@@ -244,6 +244,10 @@ impl<S: Store + 'static> Service for Shard<S> {
         self.osd.message(link, message, now, out);
     }
 
+    fn busy(&self, link: Link) -> bool {
+        self.osd.busy(link)
+    }
+
     fn turn(&mut self, now: Now, out: &mut Outbox) {
         self.osd.commit(now, out);
         self.carry_out();

@@ -77,6 +77,8 @@ pub(super) struct Links<S> {
     doomed: Vec<(Link, &'static str)>,
     /// Have something to send.
     dirty: Vec<Link>,
+    /// Are not read, as the service is busy with what they sent before.
+    throttled: Vec<Link>,
     sweep_at: u64,
 }
 
@@ -95,6 +97,7 @@ impl<S: Service> Links<S> {
             out: Outbox::new(),
             doomed: Vec::new(),
             dirty: Vec::new(),
+            throttled: Vec::new(),
             sweep_at: u64::MAX,
         }
     }
@@ -212,6 +215,12 @@ impl<S: Service> Links<S> {
             }
             if slot.conn.output_len() + wire.sending.get() > limit {
                 slot.touch(&mut self.dirty);
+                return Ok(());
+            }
+            if !input.is_empty() && self.service.busy(link) {
+                if !self.throttled.contains(&link) {
+                    self.throttled.push(link);
+                }
                 return Ok(());
             }
             let Some(event) = slot.conn.next_event(input, now)? else {
@@ -477,10 +486,24 @@ impl<S: Service> Links<S> {
         }
     }
 
-    /// The last thing in a turn: wakes the tasks that have something to send.
+    /// The last thing in a turn: wakes the tasks that have something to send, or may read again.
     pub(super) fn end_turn(&mut self, now: Now) {
         self.service.turn(now, &mut self.out);
         self.settle(now);
+        let mut throttled = std::mem::take(&mut self.throttled);
+        throttled.retain(|link| {
+            let busy = self.service.busy(*link);
+            match self.get(*link) {
+                Some(slot) if !busy => {
+                    if let Some((wire, _)) = &slot.stream {
+                        wire.room.raise();
+                    }
+                    false
+                }
+                slot => slot.is_some(),
+            }
+        });
+        self.throttled = throttled;
         while let Some(link) = self.dirty.pop() {
             let Some(slot) = self.get(link) else { continue };
             slot.dirty = false;

@@ -37,6 +37,10 @@ pub trait Service: 'static {
     fn opened(&mut self, link: Link, peer: Peer, now: Now, out: &mut Outbox);
     fn closed(&mut self, link: Link, now: Now, out: &mut Outbox);
     fn message(&mut self, link: Link, message: &Message<'_>, now: Now, out: &mut Outbox);
+    /// Nothing more is read from a peer while so much of what it asked for is under way.
+    fn busy(&self, _link: Link) -> bool {
+        false
+    }
     /// The end of each turn of the loop: a place to look at what other threads have left.
     fn turn(&mut self, _now: Now, _out: &mut Outbox) {}
     fn next_deadline(&self) -> Option<u64>;

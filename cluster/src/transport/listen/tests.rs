@@ -21,6 +21,11 @@ const CLOSE: u16 = 1002;
 /// No answer.
 const COUNT: u16 = 1003;
 
+/// The answer comes some turns later.
+const LATER: u16 = 1004;
+/// Most of these at a time.
+const MOST: usize = 8;
+
 static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +44,9 @@ struct Echo {
     auth: AuthPolicy,
     pending: std::collections::HashMap<Link, MonAuth>,
     seen: mpsc::Sender<Seen>,
+    /// To be answered, and turns that have passed meanwhile.
+    later: Vec<(Link, MsgHeader)>,
+    turns: u32,
 }
 
 fn draw(bytes: &mut [u8]) {
@@ -93,9 +101,26 @@ impl Service for Echo {
                 out.send(link, m.header, |_| (), []);
                 out.close(link);
             }
+            LATER => {
+                assert!(self.later.len() < MOST, "more than it is ready for");
+                self.later.push((link, m.header));
+            }
             _ => {}
         }
         let _ = self.seen.send(Seen::Message(link, m.header.tid));
+    }
+
+    fn busy(&self, _: Link) -> bool {
+        self.later.len() >= MOST
+    }
+
+    fn turn(&mut self, _: Now, out: &mut Outbox) {
+        self.turns += 1;
+        if self.turns.is_multiple_of(3) {
+            for (link, header) in self.later.drain(..) {
+                out.send(link, header, |_| (), []);
+            }
+        }
     }
 
     fn next_deadline(&self) -> Option<u64> {
@@ -175,6 +200,8 @@ impl Server {
                 },
                 pending: Default::default(),
                 seen: tell_seen,
+                later: Vec::new(),
+                turns: 0,
             };
             let acceptor = Acceptor::new(service, setup.limits);
             acceptor.listen(listener);
@@ -575,6 +602,17 @@ fn a_peer_that_does_not_read_is_not_read_from() {
         dial.until(|d| d.got.len() == 256).unwrap();
         assert!(dial.got.iter().all(|g| g.1 == 1 << 20));
     }
+}
+
+#[test]
+fn no_more_is_read_than_the_service_is_ready_for() {
+    let server = Server::start(Setup::default());
+    let mut dial = Dial::new(&server, 1);
+    for tid in 1..=100 {
+        dial.send(LATER, tid, 0, b"");
+    }
+    dial.until(|d| d.got.len() == 100).unwrap();
+    assert!(dial.got.iter().map(|(tid, _)| *tid).eq(1..=100));
 }
 
 #[test]

@@ -129,6 +129,35 @@ fn answers_wait_for_the_store_and_keep_their_order() {
 }
 
 #[test]
+fn a_client_with_too_much_under_way_is_busy_until_the_store_catches_up() {
+    let mut r = rig();
+    let (link, other) = (r.open(0, 10), r.open(0, 11));
+    r.slow();
+    let base = r.durable(0);
+    for tid in 1..=256 {
+        assert!(!r.osds[0].busy(link));
+        let ask = r.ask(tid, "a", append(b"1"));
+        r.send(link, &ask);
+    }
+    assert!(r.osds[0].busy(link) && !r.osds[0].busy(other));
+    r.commit(0, base + 1);
+    assert!(!r.osds[0].busy(link));
+    let large = vec![7; 64 << 20];
+    for tid in 1..=2 {
+        assert!(!r.osds[0].busy(other));
+        let write = ObjectOp::new().write_full(Payload::from(large.clone()));
+        let ask = r.ask(tid, "b", write);
+        r.send(other, &ask);
+    }
+    assert!(r.osds[0].busy(other));
+    r.close(link);
+    r.commit(0, base + 258);
+    assert!(!r.osds[0].busy(other));
+    assert_eq!(results(&r.take(other)), [(1, 0), (2, 0)]);
+    assert_eq!(r.osds[0].waiting(), 0);
+}
+
+#[test]
 fn an_answer_made_durable_unnoticed_does_not_overtake() {
     let mut r = rig();
     let link = r.open(0, 10);
