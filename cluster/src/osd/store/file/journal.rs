@@ -375,8 +375,8 @@ fn path(number: u64) -> String {
     format!("{FOLDER}/{number:08x}")
 }
 
-/// Reads the journal of the run `boot` back: hands over every record behind `checkpoint`, in order,
-/// and returns the number of the last one.
+/// Reads the journal of the run `boot` back: hands over every record behind `checkpoint`, in order and
+/// durable, and returns the number of the last one.
 pub(super) fn replay(
     vfs: &dyn Vfs,
     store: u64,
@@ -413,11 +413,18 @@ pub(super) fn replay(
         file.read_at(&mut bytes, 0).map_err(io_error(what()))?;
         let mut seq = header.first;
         let mut at = FIRST;
+        let mut synced = false;
         while let Some(rest) = bytes.get(at as usize..)
             && let Some((record, payload)) = RecordHeader::decode(rest, header.generation)
             && record.seq == seq
         {
             if seq >= next {
+                // Whoever wrote it may have died before syncing it, and what a record does must not
+                // outlast the record.
+                if !std::mem::replace(&mut synced, true) {
+                    file.sync()
+                        .map_err(io_error("sync the journal".to_owned()))?;
+                }
                 take(seq, payload)?;
             }
             seq += 1;
@@ -571,6 +578,22 @@ mod tests {
                     assert!(e.to_string().contains("journal record 2 is broken"), "{e}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_record_is_durable_before_it_is_carried_out() {
+        for seed in 0..20 {
+            let disk = Disk::new(seed);
+            let (mut journal, _) = journal(&disk, 1);
+            journal.append(&[record(1, 100)], 0).unwrap();
+            // The process ends between the write and the sync.
+            let current = journal.current.as_mut().unwrap();
+            current.write(&[record(2, 100)], 1).unwrap();
+            disk.restart(false);
+            assert_eq!(read(&disk, 1, 0).unwrap(), [1, 2]);
+            disk.restart(true);
+            assert_eq!(read(&disk, 1, 0).unwrap(), [1, 2]);
         }
     }
 
