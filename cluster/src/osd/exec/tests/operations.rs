@@ -484,7 +484,7 @@ fn what_is_not_done_here() {
         (OpCode::CACHE_PIN, libc::EINVAL),
         (OpCode::CACHE_FLUSH, libc::EINVAL),
         (OpCode(0x2200 | 45), libc::EOPNOTSUPP),
-        (OpCode(0x1200 | 12), libc::EOPNOTSUPP),
+        (OpCode(0x3200 | 34), libc::EOPNOTSUPP),
         (OpCode(0xffff), libc::EOPNOTSUPP),
     ] {
         assert_eq!(rig.plain(code, b"").result, -want, "{code:?}");
