@@ -1,11 +1,13 @@
 //! Our single-node server, as `ublk-rbd cluster start` runs it.
 
 use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use tempfile::TempDir;
@@ -37,7 +39,14 @@ impl Server {
     pub fn of(program: &Path, options: &[&str]) -> Result<Server> {
         // Programs of every version of Ceph see /tmp, and paths of unix sockets are short.
         let home = tempfile::Builder::new().prefix("us.").tempdir_in("/tmp")?;
-        let options: Vec<String> = options.iter().map(|o| (*o).to_owned()).collect();
+        let mut options: Vec<String> = options.iter().map(|o| (*o).to_owned()).collect();
+        if !options.iter().any(|o| o == "--listen") {
+            let port = match options.iter().any(|o| o == "--memory") {
+                true => 0,
+                false => lasting_port()?,
+            };
+            options.extend(["--listen".to_owned(), format!("127.0.0.1:{port}")]);
+        }
         let process = launch(program, home.path(), &options)?;
         Ok(Server {
             process,
@@ -82,9 +91,17 @@ impl Server {
         self.process.wait(COMMAND_LIMIT).map(drop)
     }
 
-    /// Starts it again, after it has ended.
+    /// Starts it again, after it has ended. One that is kept in files comes back at its monitor's
+    /// address, where clients look for it.
     pub fn restart(&mut self) -> Result<()> {
         self.process = launch(&self.program, self.home.path(), &self.options)?;
+        Ok(())
+    }
+
+    /// Likewise, without waiting until it serves.
+    pub fn start_only(&mut self) -> Result<()> {
+        let command = command(&self.program, self.home.path(), &self.options);
+        self.process = Process::spawn(command)?;
         Ok(())
     }
 
@@ -97,21 +114,38 @@ impl Server {
     }
 }
 
+/// A free port that no client gets for its own end of a connection. From the range of those, one that
+/// looks for a killed server could take the server's port, and even connect to itself.
+fn lasting_port() -> Result<u16> {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    // Tests of other processes look elsewhere first.
+    let start = (std::process::id() % 200) as u16 * 50;
+    for _ in 0..1000 {
+        let port = 20_000 + (start + NEXT.fetch_add(1, Ordering::Relaxed)) % 10_000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    bail!("no port from 20000 on is free")
+}
+
 /// Starts a server and waits until it says that it serves.
 fn launch(program: &Path, home: &Path, options: &[String]) -> Result<Process> {
-    let dir = home.join("cluster");
-    let mut command = Command::new(program);
-    command
-        .args(["cluster", "start", "--foreground", "--dir", text(&dir)])
-        .args(options);
-    if !options.iter().any(|o| o == "--listen") {
-        command.args(["--listen", "127.0.0.1:0"]);
-    }
-    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let command = command(program, home, options);
     let line = tools::command_line(&command);
     let mut process = Process::spawn(command)?;
     let mut said = String::new();
     BufReader::new(process.take_stdout().context("no pipe")?).read_line(&mut said)?;
     ensure!(!said.is_empty(), "`{line}` said nothing and ended");
     Ok(process)
+}
+
+fn command(program: &Path, home: &Path, options: &[String]) -> Command {
+    let dir = home.join("cluster");
+    let mut command = Command::new(program);
+    command
+        .args(["cluster", "start", "--foreground", "--dir", text(&dir)])
+        .args(options);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    command
 }

@@ -2,12 +2,15 @@
 
 use std::cell::RefCell;
 use std::fs::OpenOptions;
+use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use cluster::auth::Method;
-use cluster::osd::server::{Config, Place, Server};
+use cluster::osd::server::{Config, Place, Server, ServerError};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::{AuthArg, Format, StartArgs};
@@ -23,6 +26,22 @@ pub(super) const DETACH: &str = "UBLK_RBD_CLUSTER_DETACH";
 const DEFAULT_LISTEN: &str = "127.0.0.1:6700";
 /// More threads than this are of no use to a client on the same machine.
 const DEFAULT_OSDS: usize = 4;
+
+/// Of these the store keeps handles at most; more gain nothing.
+const MOST_OPEN_FILES: u64 = 65_536;
+
+/// Has the system let this process open as many files as it ever does, and returns how many of them
+/// the store may have; the rest is for clients' sockets.
+fn open_files() -> Result<usize> {
+    let what = "cannot learn how many files may be open";
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).context(what)?;
+    let limit = match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
+        Ok(()) => hard,
+        // Then with fewer.
+        Err(_) => soft,
+    };
+    Ok((limit / 2).min(MOST_OPEN_FILES) as usize)
+}
 
 /// Serves until a signal or `stop`.
 pub(super) fn run(home: &Home, args: &StartArgs, format: Format) -> Result<()> {
@@ -161,6 +180,24 @@ fn describe(home: &Home, args: &StartArgs) -> Result<(Description, bool)> {
     Ok((description, true))
 }
 
+/// How long the kernel may take to close the sockets of a process that has been killed: those of its
+/// rings are closed some time after the process has gone.
+const OLD_SOCKETS: Duration = Duration::from_secs(3);
+
+fn start(config: Config) -> Result<Server, ServerError> {
+    let since = Instant::now();
+    loop {
+        match Server::start(config.clone()) {
+            Err(ServerError::Bind { error, .. })
+                if error.kind() == ErrorKind::AddrInUse && since.elapsed() < OLD_SOCKETS =>
+            {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            other => return other,
+        }
+    }
+}
+
 fn open(home: &Home, args: &StartArgs) -> Result<(Server, Started)> {
     let (mut description, new) = describe(home, args)?;
     if new {
@@ -175,9 +212,10 @@ fn open(home: &Home, args: &StartArgs) -> Result<(Server, Started)> {
         fsid: parse_fsid(&description.fsid).context("cluster.json names no fsid")?,
         osds: description.osds,
         auth: Method::from_name(&description.auth).context("cluster.json names no auth")?,
+        open_files: open_files()?,
         ..Config::new(place, description.listen)
     };
-    let server = Server::start(config)?;
+    let server = start(config)?;
     make_pool(&server, &args.pool)?;
     let keyring = server.keyring_text()?;
     home.write(&home.keyring(), keyring.as_bytes(), 0o600)?;

@@ -242,9 +242,12 @@ impl<S: Store> Osd<S> {
             };
             let mut txn = outcome.txn.take().unwrap_or_default();
             txn.log = Some(entry.clone());
-            pg.last_update = entry.version;
-            pg.last_user_version = last_user_version.max(entry.user_version);
-            applied = Some((self.store.apply(id, txn), entry));
+            let done = self.store.apply(id, txn);
+            if done.is_ok() {
+                pg.last_update = entry.version;
+                pg.last_user_version = last_user_version.max(entry.user_version);
+            }
+            applied = Some((done, entry));
         } else {
             pg.served.reads += 1;
             pg.served.read_bytes += buffer.vec().len() as u64;
@@ -258,7 +261,18 @@ impl<S: Store> Osd<S> {
             }
             Some((Err(error), _)) => {
                 self.buffers.give(buffer);
-                return self.fail(error, out);
+                if !error.is_full() {
+                    return self.fail(error, out);
+                }
+                // Not logged: when there is room again, the same request may be carried out.
+                let way = Way {
+                    link,
+                    tid: m.header.tid,
+                    after: self.after_object(&head),
+                    now,
+                };
+                let reply = Reply::error(op, -libc::ENOSPC);
+                return self.answer(way, op, reply, None, None, out);
             }
             None => {}
         }

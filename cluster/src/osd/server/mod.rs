@@ -69,6 +69,8 @@ pub struct Config {
     pub auth: Method,
     /// `osd_pool_default_pg_num`.
     pub pg_num: u32,
+    /// Data files that the store may have open in all; each OSD gets its share.
+    pub open_files: usize,
 }
 
 impl Config {
@@ -86,6 +88,7 @@ impl Config {
             listen,
             auth: Method::Cephx,
             pg_num: 32,
+            open_files: 512,
         }
     }
 }
@@ -212,7 +215,12 @@ impl Server {
                 )
             }
             Place::Dir(dir) => {
-                let store = FileBackend::open(&dir.join("osd"), Options::default())?;
+                let options = Options {
+                    // One share is for what brings data into the files.
+                    open_files: config.open_files / (config.osds as usize + 1),
+                    ..Options::default()
+                };
+                let store = FileBackend::open(&dir.join("osd"), options)?;
                 let mon = DirMonStore::open(&dir.join("mon"))?;
                 (Some(store), Box::new(mon), Capacity::Disk(dir.clone()))
             }

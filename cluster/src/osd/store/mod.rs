@@ -41,6 +41,13 @@ pub enum StoreError {
     Stopped(String),
 }
 
+impl StoreError {
+    /// There is no room for a transaction. Nothing was changed, and the store goes on.
+    pub fn is_full(&self) -> bool {
+        matches!(self, StoreError::Io { source, .. } if source.kind() == std::io::ErrorKind::StorageFull)
+    }
+}
+
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 
 /// Keys and values in ascending order, and whether more would follow.
@@ -257,6 +264,7 @@ pub trait Store {
     /// [`HObjectRef::order`].
     fn list(&mut self, pg: PgId, from: &HObjectRef<'_>, max: usize) -> Result<Page<HObject>>;
 
+    /// An error of [`StoreError::is_full`] takes this transaction alone back; any other is the end.
     fn apply(&mut self, pg: PgId, txn: Transaction<'_>) -> Result<Seq>;
     /// Every transaction up to this one is durable.
     fn committed(&self) -> Seq;

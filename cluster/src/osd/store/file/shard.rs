@@ -323,7 +323,7 @@ impl Store for FileShard {
         for step in &txn.steps {
             match step {
                 Step::Write { data, .. } => bytes += data.len() as u64,
-                Step::OmapSet { .. } | Step::SetAttr { .. } | Step::Clone { .. } => {}
+                Step::OmapSet { .. } | Step::SetAttr { .. } => {}
                 _ => continue,
             }
             grows = true;
