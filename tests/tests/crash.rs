@@ -4,7 +4,7 @@
 //! `UBLK_RBD_LONG=1` kills it a thousand times.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -260,6 +260,8 @@ struct Object {
     /// What it was at snapshots that its requests have told of.
     snaps: BTreeMap<u64, Option<Thing>>,
     told: u64,
+    /// The last requests, for messages.
+    past: VecDeque<String>,
 }
 
 impl Object {
@@ -269,7 +271,15 @@ impl Object {
             state: None,
             snaps: BTreeMap::new(),
             told: 0,
+            past: VecDeque::new(),
         }
+    }
+
+    fn note(&mut self, what: String) {
+        if self.past.len() == 30 {
+            self.past.pop_front();
+        }
+        self.past.push_back(what);
     }
 
     /// The request is under way from here on.
@@ -284,6 +294,14 @@ impl Object {
         }
         self.snaps.retain(|snap, _| snapc.snaps.contains(snap));
         self.told = self.told.max(snapc.seq);
+        let size = self.state.as_ref().map(|t| t.data.len());
+        let mut said = format!("{change:?}");
+        said.truncate(24);
+        let kills = load.kills.load(Ordering::Relaxed);
+        self.note(format!(
+            "at kill {kills}, size {size:?}, seq {}: {said}",
+            snapc.seq
+        ));
         let target = load.io.target(&self.name);
         let ops = change.ops();
         load.io.rados().operate(target, ops, Access::Write(snapc))
@@ -306,6 +324,7 @@ impl Object {
                     self.name,
                     describe(&seen)
                 );
+                self.note(format!("given up; carried out: {}", seen != self.state));
                 if seen != self.state {
                     count(&load.counts.given_up_done);
                 }
@@ -365,8 +384,8 @@ impl Object {
 
     async fn compare(&self, load: &Load, snaps: bool) -> Result<()> {
         let mut times = vec![(HEAD, &self.state)];
+        let live = Rc::clone(&load.snapc.borrow());
         if snaps {
-            let live = Rc::clone(&load.snapc.borrow());
             for snap in &live.snaps {
                 let then = match *snap > self.told {
                     true => &self.state,
@@ -386,11 +405,13 @@ impl Object {
             }
             ensure!(
                 seen == *then,
-                "{} at {snap:x} has {}, and should have {}{}",
+                "{} at {snap:x} has {}, and should have {}{}; snapshots {live:?}, told {}, past {:#?}",
                 self.name,
                 describe(&seen),
                 describe(then),
-                difference(&seen, then)
+                difference(&seen, then),
+                self.told,
+                self.past
             );
             count(&load.counts.compared);
         }

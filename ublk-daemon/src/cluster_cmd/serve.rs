@@ -215,7 +215,8 @@ fn open(home: &Home, args: &StartArgs) -> Result<(Server, Started)> {
         open_files: open_files()?,
         ..Config::new(place, description.listen)
     };
-    let server = start(config)?;
+    // It says all itself, what caused it included.
+    let server = start(config).map_err(|e| anyhow!("{e}"))?;
     make_pool(&server, &args.pool)?;
     let keyring = server.keyring_text()?;
     home.write(&home.keyring(), keyring.as_bytes(), 0o600)?;

@@ -64,6 +64,26 @@ impl Files {
         place
     }
 
+    /// Closes a file that may be about to be removed: an open one keeps its room on the disk.
+    pub(super) fn forget(&mut self, id: u64) {
+        let Some(place) = self.places.remove(&id) else {
+            return;
+        };
+        self.open.swap_remove(place);
+        if let Some((moved, ..)) = self.open.get(place) {
+            self.places.insert(*moved, place);
+        }
+        if self.hand >= self.open.len() {
+            self.hand = 0;
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.places.clear();
+        self.open.clear();
+        self.hand = 0;
+    }
+
     pub(super) fn get(&mut self, vfs: &dyn Vfs, id: u64) -> io::Result<&dyn File> {
         let place = match self.cached(id) {
             Some(place) => place,
@@ -111,6 +131,15 @@ mod tests {
             assert_eq!((files.open.len(), files.places.len()), (3, 3));
         }
         assert!(!files.make(&disk, 50).unwrap().1);
+        files.forget(2);
+        files.forget(2);
+        assert_eq!((files.open.len(), files.places.len()), (2, 2));
+        for id in [2, 99, 60, 2, 61] {
+            assert!(!files.make(&disk, id).unwrap().1);
+            let place = files.places[&id];
+            assert_eq!(files.open[place].0, id);
+        }
+        assert_eq!((files.open.len(), files.places.len()), (3, 3));
         assert!(files.get(&disk, 1000).is_err());
     }
 }

@@ -78,8 +78,18 @@ impl Object {
             if id == 0 {
                 return Ok(());
             }
-            let file = match files.get(&*core.vfs, id) {
-                Ok(file) => file,
+            // One that the object is about to leave is opened for this read alone.
+            let read = match id == self.row.file {
+                true => files
+                    .get(&*core.vfs, id)
+                    .map(|file| file.read_at(out, offset)),
+                false => core
+                    .vfs
+                    .open(&super::files::path(id))
+                    .map(|file| file.read_at(out, offset)),
+            };
+            match read {
+                Ok(read) => return read.map(drop).map_err(|e| read_error(id, e)),
                 // The file may have gone because this object has another by now.
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {
                     let now = core.applied.load(Ordering::Acquire);
@@ -90,9 +100,7 @@ impl Object {
                     return Err(StoreError::Damaged(format!("{id} is missing")));
                 }
                 Err(e) => return Err(read_error(id, e)),
-            };
-            file.read_at(out, offset).map_err(|e| read_error(id, e))?;
-            return Ok(());
+            }
         }
     }
 

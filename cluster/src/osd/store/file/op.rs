@@ -9,6 +9,8 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::codec::{DecodeError, Put, Reader, Result};
 use crate::osdmap::Pg;
 
@@ -19,6 +21,8 @@ use super::blocks::{unvarint, varint};
 pub(super) struct Changes {
     pub(super) ops: Vec<u8>,
     pub(super) data: Vec<Arc<[u8]>>,
+    /// Files of which an object has let go.
+    pub(super) unrefs: SmallVec<[u64; 2]>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -141,7 +145,10 @@ impl Changes {
                 }
             }
             Op::Ref(file) => self.numbers(REF, &[*file]),
-            Op::Unref(file) => self.numbers(UNREF, &[*file]),
+            Op::Unref(file) => {
+                self.numbers(UNREF, &[*file]);
+                self.unrefs.push(*file);
+            }
             Op::PutObject { pg, key, row } => {
                 self.numbers(PUT_OBJECT, &[*pg]);
                 self.ops.put_blob(key);

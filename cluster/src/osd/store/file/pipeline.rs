@@ -147,6 +147,14 @@ impl Hands {
                 Ok(())
             }),
             Op::Copy { from, to, ranges } => self.copy(*from, *to, ranges),
+            Op::Unref(file) => {
+                self.files.forget(*file);
+                Ok(())
+            }
+            Op::RemovePg { .. } => {
+                self.files.clear();
+                Ok(())
+            }
             _ => Ok(()),
         };
         self.batch.add(op);

@@ -159,6 +159,7 @@ impl Store for FileShard {
         let no = self.pg(pg)?.row.no;
         self.submit(&[Op::RemovePg { pg, no }])?;
         self.pgs.remove(&pg);
+        self.files.clear();
         Ok(())
     }
 
@@ -206,6 +207,7 @@ impl Store for FileShard {
     }
 
     fn detach_pg(&mut self, pg: PgId) -> Result<DetachedPg> {
+        self.files.clear();
         self.pgs
             .remove(&pg)
             .map(DetachedPg)
@@ -338,6 +340,9 @@ impl Store for FileShard {
         let seq = core.next.fetch_add(1, Ordering::Relaxed);
         match carry_out(core, pg_id, pg, &places, txn, seq) {
             Ok(changes) => {
+                for file in &changes.unrefs {
+                    self.files.forget(*file);
+                }
                 core.submit(seq, self.number, changes)?;
                 Ok(seq)
             }
