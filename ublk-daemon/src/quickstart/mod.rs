@@ -5,10 +5,12 @@
 mod load;
 mod nbd;
 
+use std::fs::TryLockError;
 use std::io::IsTerminal;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -24,6 +26,9 @@ const IMAGE: &str = "quickstart";
 const VERIFIED: u64 = 64 << 20;
 /// Longest path of the directory: unix sockets have names in it.
 const MAX_DIR: usize = 70;
+/// How long a cluster may take to start or to give up, and how often that is looked at.
+const STARTING: Duration = Duration::from_secs(10);
+const AGAIN: Duration = Duration::from_millis(50);
 
 /// Sets everything up and shows the disk, or removes it all.
 pub fn run(args: &QuickstartArgs) -> Result<()> {
@@ -277,14 +282,33 @@ impl Home {
         self.detach()?;
         let cluster = self.cluster();
         let cluster = cluster.display().to_string();
-        if self
-            .answer(&["cluster", "status", "--dir", &cluster])
-            .is_ok()
-        {
-            self.answer(&["cluster", "stop", "--dir", &cluster])?;
+        let end = Instant::now() + STARTING;
+        loop {
+            let status = self.answer(&["cluster", "status", "--dir", &cluster]);
+            if status.is_ok() {
+                self.answer(&["cluster", "stop", "--dir", &cluster])?;
+            }
+            // A run that was killed may have left a cluster that is about to start.
+            let late = Instant::now() >= end;
+            if self.is_starting() && !late {
+                std::thread::sleep(AGAIN);
+                continue;
+            }
+            match std::fs::remove_dir_all(&self.dir) {
+                Ok(()) => return Ok(()),
+                Err(e) if late => {
+                    let shown = self.dir.display();
+                    return Err(e).with_context(|| format!("cannot remove {shown}"));
+                }
+                Err(_) => std::thread::sleep(AGAIN),
+            }
         }
-        std::fs::remove_dir_all(&self.dir)
-            .with_context(|| format!("cannot remove {}", self.dir.display()))
+    }
+
+    /// A process holds the cluster's directory.
+    fn is_starting(&self) -> bool {
+        let lock = std::fs::File::open(self.cluster().join("daemon.lock"));
+        lock.is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
     }
 }
 
