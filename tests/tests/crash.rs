@@ -161,6 +161,10 @@ impl Change {
             Change::Write(offset, bytes) => thing.write(*offset, bytes),
             Change::WriteFull(bytes) => thing.data.clone_from(bytes),
             Change::Append(bytes) => thing.data.extend(bytes),
+            // Zeroes up to the end shorten an object (the first lines of `do_osd_ops`).
+            Change::Zero(offset, length) if offset + length >= thing.data.len() => {
+                thing.data.truncate(*offset);
+            }
             Change::Zero(offset, length) => thing.data[*offset..offset + length].fill(0),
             Change::Truncate(size) => thing.data.resize(*size, 0),
             Change::Delete if before.is_none() => return Err(ENOENT),
