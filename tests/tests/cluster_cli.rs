@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use harness::product::{binary, text};
-use harness::tools::{self, Output, Process, wait_for};
+use anyhow::{Context, Result, ensure};
+use harness::product::{binary, refusal_of, text};
+use harness::tools::{self, Process, wait_for};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -63,19 +63,7 @@ impl Desk {
     fn refused(&self, args: &[&str], words: &[&str]) -> Result<()> {
         let command = self.command(args)?;
         let line = tools::command_line(&command);
-        let Output {
-            status,
-            stdout,
-            stderr,
-        } = tools::output(command, MINUTE)?;
-        let said = String::from_utf8_lossy(&stderr);
-        let why = said
-            .strip_prefix("ublk-rbd: ")
-            .and_then(|rest| rest.strip_suffix('\n'))
-            .filter(|why| !why.contains('\n'));
-        let Some(why) = why.filter(|_| status.code() == Some(1) && stdout.is_empty()) else {
-            bail!("`{line}`: {status}, {stdout:?}, {said:?}");
-        };
+        let why = refusal_of(command)?;
         eprintln!("  {why}");
         for word in words {
             ensure!(why.contains(word), "`{line}` says {why:?} without {word:?}");

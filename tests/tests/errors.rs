@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use harness::ceph::{Cluster, Version};
-use harness::product::{Product, client, text};
+use harness::product::{Product, client, refusal_of, text};
 use harness::tools::{sha256_file, write_pattern};
 use harness::{Need, require};
 
@@ -38,7 +38,7 @@ impl Bench {
 
     fn refusal(&self, command: Command, words: &[&str]) -> Result<()> {
         let line = harness::tools::command_line(&command);
-        let why = self.product.refusal_of(command)?;
+        let why = refusal_of(command)?;
         eprintln!("  {why}");
         for word in words {
             ensure!(why.contains(word), "`{line}` says {why:?} without {word:?}");

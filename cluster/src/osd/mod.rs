@@ -22,6 +22,7 @@ pub mod serve;
 pub mod server;
 mod session;
 pub mod store;
+mod uuid;
 mod watch;
 
 pub use object::{CloneState, ObjectInfo, SnapSet, WatchRecord};

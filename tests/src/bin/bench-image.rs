@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use harness::ceph::{Auth, Cluster, Version};
-use harness::tools;
+use harness::tools::{self, median};
 use nix::sys::resource::{UsageWho, getrusage};
 use serde_json::Value;
 
@@ -121,11 +121,6 @@ fn main() -> Result<()> {
         );
     }
     cluster.stop()
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 fn ours(

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use harness::ceph::{Auth, Cluster, Version};
 use harness::product::Server;
-use harness::tools::{self, cpu_time};
+use harness::tools::{self, cpu_time, median};
 use nix::unistd::Pid;
 use serde_json::Value;
 
@@ -182,9 +182,4 @@ fn main() -> Result<()> {
         );
     }
     cluster.stop()
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

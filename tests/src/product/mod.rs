@@ -121,29 +121,7 @@ impl Product {
     /// Runs a command that must fail as all of them do: with one line on standard error, none on
     /// standard output, and exit code 1. Returns that line without the program's name.
     pub fn refused<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Result<String> {
-        self.refusal_of(self.command(args))
-    }
-
-    /// Likewise for a command of the caller's making.
-    pub fn refusal_of(&self, command: Command) -> Result<String> {
-        let line = tools::command_line(&command);
-        let Output {
-            status,
-            stdout,
-            stderr,
-        } = tools::output(command, COMMAND_LIMIT)?;
-        let said = String::from_utf8_lossy(&stderr);
-        let why = said
-            .strip_prefix("ublk-rbd: ")
-            .and_then(|rest| rest.strip_suffix('\n'))
-            .filter(|rest| !rest.is_empty() && !rest.contains('\n'));
-        match why {
-            Some(why) if status.code() == Some(1) && stdout.is_empty() => Ok(why.to_owned()),
-            _ => bail!(
-                "`{line}` does not fail as it should: {status}, stdout {:?}, stderr {said:?}",
-                String::from_utf8_lossy(&stdout)
-            ),
-        }
+        refusal_of(self.command(args))
     }
 
     /// Attaches an image with the options given.
@@ -230,6 +208,28 @@ impl Product {
     pub fn log_tail(&self) -> String {
         let log = fs::read(self.run_dir().join("daemon.log")).unwrap_or_default();
         tools::last_lines(&String::from_utf8_lossy(&log), 12)
+    }
+}
+
+/// Runs a command of the program that must fail as all of them do: see [`Product::refused`].
+pub fn refusal_of(command: Command) -> Result<String> {
+    let line = tools::command_line(&command);
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = tools::output(command, COMMAND_LIMIT)?;
+    let said = String::from_utf8_lossy(&stderr);
+    let why = said
+        .strip_prefix("ublk-rbd: ")
+        .and_then(|rest| rest.strip_suffix('\n'))
+        .filter(|rest| !rest.is_empty() && !rest.contains('\n'));
+    match why {
+        Some(why) if status.code() == Some(1) && stdout.is_empty() => Ok(why.to_owned()),
+        _ => bail!(
+            "`{line}` does not fail as it should: {status}, stdout {:?}, stderr {said:?}",
+            String::from_utf8_lossy(&stdout)
+        ),
     }
 }
 

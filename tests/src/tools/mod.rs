@@ -39,6 +39,12 @@ pub fn wait_for(
     }
 }
 
+/// The upper of the two in the middle of an even number. Panics when there is none.
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
 /// Where `program` is on the `PATH` (or in the system's own directories, which a user's `PATH`
 /// often lacks).
 pub fn find_program(program: &str) -> Option<std::path::PathBuf> {

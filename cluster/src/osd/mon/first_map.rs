@@ -56,8 +56,8 @@ impl Mon {
         let map = std::sync::Arc::clone(self.maps.current());
         if map.fsid() != self.config.fsid {
             return Err(MonStoreError::OtherCluster {
-                have: super::command::uuid(&map.fsid()),
-                want: super::command::uuid(&self.config.fsid),
+                have: crate::osd::uuid::text(&map.fsid()),
+                want: crate::osd::uuid::text(&self.config.fsid),
             });
         }
         self.announce_current();
@@ -93,9 +93,7 @@ impl Mon {
                 inc.new_weight.insert(id, 0);
                 let mut uuid = [0; 16];
                 (self.entropy)(&mut uuid);
-                // Of version 4, random.
-                uuid[6] = uuid[6] & 0x0f | 0x40;
-                uuid[8] = uuid[8] & 0x3f | 0x80;
+                let uuid = crate::osd::uuid::of_random(uuid);
                 inc.new_uuid.insert(id, uuid);
             }
         }

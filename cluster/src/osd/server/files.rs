@@ -6,18 +6,6 @@ use std::path::Path;
 
 use crate::auth::Method;
 
-/// As `uuid_d` prints it.
-pub(super) fn uuid(id: &[u8; 16]) -> String {
-    let mut text = String::with_capacity(36);
-    for (i, byte) in id.iter().enumerate() {
-        if matches!(i, 4 | 6 | 8 | 10) {
-            text.push('-');
-        }
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
-}
-
 /// A `ceph.conf` that Ceph's own tools accept. The monitor speaks msgr2 alone, so no other address
 /// is named.
 pub(super) fn conf(fsid: &str, mon: SocketAddr, auth: Method, keyring: Option<&Path>) -> String {
@@ -60,12 +48,6 @@ pub(super) fn disk_size(path: &Path) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_uuid_has_five_groups() {
-        let id: [u8; 16] = std::array::from_fn(|i| i as u8);
-        assert_eq!(uuid(&id), "00010203-0405-0607-0809-0a0b0c0d0e0f");
-    }
 
     #[test]
     fn the_machine_says_what_it_has() {

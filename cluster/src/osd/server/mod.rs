@@ -44,6 +44,7 @@ use super::serve::OsdConfig;
 use super::store::StoreError;
 use super::store::file::{FileBackend, Options};
 use super::store::memory::MemoryStore;
+use super::uuid;
 use history::History;
 use monitor::MonThread;
 use shard::{OsdThread, Threads};
@@ -78,9 +79,7 @@ impl Config {
     pub fn new(place: Place, listen: SocketAddr) -> Config {
         let mut fsid = [0; 16];
         draw(&mut fsid);
-        // A random UUID (RFC 9562, version 4).
-        fsid[6] = fsid[6] & 0x0f | 0x40;
-        fsid[8] = fsid[8] & 0x3f | 0x80;
+        let fsid = uuid::of_random(fsid);
         Config {
             place,
             fsid,
@@ -290,7 +289,7 @@ impl Server {
     }
 
     pub fn fsid(&self) -> String {
-        files::uuid(&self.config.fsid)
+        uuid::text(&self.config.fsid)
     }
 
     /// A configuration file for clients, which names this keyring.

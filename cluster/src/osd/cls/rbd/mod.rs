@@ -23,6 +23,7 @@ mod timestamps;
 mod trash;
 mod types;
 
+use crate::osd::uuid;
 use crate::rbd::Features;
 
 use super::value::{forget, load, look, save};
@@ -118,15 +119,5 @@ fn is_valid_id(id: &[u8]) -> bool {
 fn random_uuid(ctx: &mut dyn Context) -> String {
     let mut b = [0; 16];
     ctx.random(&mut b);
-    b[6] = (b[6] & 0x0f) | 0x40;
-    b[8] = (b[8] & 0x3f) | 0x80;
-    let n = u128::from_be_bytes(b);
-    format!(
-        "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
-        n >> 96,
-        (n >> 80) & 0xffff,
-        (n >> 64) & 0xffff,
-        (n >> 48) & 0xffff,
-        n & 0xffff_ffff_ffff
-    )
+    uuid::text(&uuid::of_random(b))
 }

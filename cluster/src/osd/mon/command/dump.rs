@@ -209,7 +209,7 @@ fn states(map: &OsdMap, id: i32) -> Vec<&'static str> {
 fn osd(map: &OsdMap, id: i32) -> Value {
     let osd = map.osd(id).cloned().unwrap_or_default();
     json!({
-        "osd": id, "uuid": super::uuid(&osd.uuid),
+        "osd": id, "uuid": crate::osd::uuid::text(&osd.uuid),
         "up": u8::from(map.is_up(id)), "in": u8::from(!map.is_out(id)),
         "weight": fixed(map.weight(id).unwrap_or(0)),
         "primary_affinity": fixed(map.primary_affinity(id).unwrap_or(0)),
@@ -268,7 +268,7 @@ fn map_json(map: &OsdMap) -> Value {
         .map(|(a, until)| (a.to_string(), json!(iso(until))))
         .collect();
     let mut all = json!({
-        "epoch": map.epoch(), "fsid": super::uuid(&map.fsid()),
+        "epoch": map.epoch(), "fsid": crate::osd::uuid::text(&map.fsid()),
         "created": iso(map.created()), "modified": iso(map.modified()),
         "last_up_change": iso(UTime::default()), "last_in_change": iso(UTime::default()),
         "flags": names, "flags_num": map.flags(), "flags_set": flags,
@@ -303,7 +303,7 @@ fn map_text(map: &OsdMap) -> String {
     let mut text = format!(
         "epoch {}\nfsid {}\ncreated {}\nmodified {}\nflags {}\ncrush_version {}\nfull_ratio {}\nbackfillfull_ratio {}\nnearfull_ratio {}\nrequire_min_compat_client {}\nmin_compat_client jewel\nrequire_osd_release {}\nstretch_mode_enabled false\n",
         map.epoch(),
-        super::uuid(&map.fsid()),
+        crate::osd::uuid::text(&map.fsid()),
         iso(map.created()),
         iso(map.modified()),
         flags.join(","),
@@ -334,7 +334,7 @@ fn map_text(map: &OsdMap) -> String {
             addrs_text(&osd.client_addrs),
             addrs_text(&osd.cluster_addrs),
             states(map, id).join(","),
-            super::uuid(&osd.uuid),
+            crate::osd::uuid::text(&osd.uuid),
         );
     }
     for (addr, until) in map.blocklist().addrs() {

@@ -222,18 +222,6 @@ fn print(value: &Value, pretty: bool) -> Vec<u8> {
     out
 }
 
-pub(super) fn uuid(bytes: &[u8; 16]) -> String {
-    let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
-    let parts = [
-        &hex[..8],
-        &hex[8..12],
-        &hex[12..16],
-        &hex[16..20],
-        &hex[20..],
-    ];
-    parts.join("-")
-}
-
 impl Mon {
     /// Runs a command of this host's administrator, who may do everything.
     pub fn command(

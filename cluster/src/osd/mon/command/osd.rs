@@ -188,7 +188,7 @@ pub(super) fn find(mon: &mut Mon, call: &Call<'_>) -> Outcome {
     let found = json!({
         "osd": id,
         "addrs": dump::addrvec(&osd.client_addrs),
-        "osd_fsid": super::uuid(&osd.uuid),
+        "osd_fsid": crate::osd::uuid::text(&osd.uuid),
         "host": mon.config.host,
         "crush_location": {"host": mon.config.host, "root": "default"},
     });

@@ -255,7 +255,7 @@ pub(super) fn status(mon: &mut Mon, call: &Call<'_>) -> Outcome {
     let pools = map.pools().len();
     let (all, up, inn) = (map.osd_count(), map.up_osd_count(), in_count(mon));
     let age = call.now.mono.saturating_sub(mon.started.mono) / 1_000_000_000;
-    let fsid = super::uuid(&map.fsid());
+    let fsid = crate::osd::uuid::text(&map.fsid());
     let name = &mon.config.name;
     let (capacity, used, free) = (mon.usage.total(), mon.usage.used(), mon.usage.available());
     call.show(
@@ -311,7 +311,7 @@ pub(super) fn status(mon: &mut Mon, call: &Call<'_>) -> Outcome {
 }
 
 pub(super) fn fsid(mon: &mut Mon, call: &Call<'_>) -> Outcome {
-    let fsid = super::uuid(&mon.config.fsid);
+    let fsid = crate::osd::uuid::text(&mon.config.fsid);
     call.show(|| json!({"fsid": fsid}), || format!("{fsid}\n"))
 }
 
@@ -439,7 +439,7 @@ fn monmap_json(mon: &Mon) -> Value {
         })
         .collect();
     json!({
-        "epoch": map.epoch, "fsid": super::uuid(&map.fsid),
+        "epoch": map.epoch, "fsid": crate::osd::uuid::text(&map.fsid),
         "modified": iso(map.last_changed), "created": iso(map.created),
         "min_mon_release": map.min_mon_release, "min_mon_release_name": "pacific",
         "election_strategy": map.strategy, "disallowed_leaders: ": "", "stretch_mode": false,
@@ -462,7 +462,7 @@ pub(super) fn mon_dump(mon: &mut Mon, call: &Call<'_>) -> Outcome {
             let mut text = format!(
                 "epoch {}\nfsid {}\nlast_changed {}\ncreated {}\nmin_mon_release {} (pacific)\nelection_strategy: 1\n",
                 map.epoch,
-                super::uuid(&map.fsid),
+                crate::osd::uuid::text(&map.fsid),
                 iso(map.last_changed),
                 iso(map.created),
                 map.min_mon_release
