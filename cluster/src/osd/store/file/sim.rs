@@ -12,6 +12,9 @@ use super::vfs::{File, Vfs};
 
 const SECTOR: usize = 512;
 
+/// The longest file.
+const LARGEST: u64 = 32 << 20;
+
 #[derive(Debug, Clone, Default)]
 pub(super) struct Disk {
     state: Arc<Mutex<State>>,
@@ -346,6 +349,15 @@ impl Handle {
     }
 }
 
+/// A length that a file may have. All its bytes are in memory, and a record of a damaged journal may
+/// name any offset.
+fn within_limits(len: u64) -> io::Result<usize> {
+    if len > LARGEST {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    Ok(len as usize)
+}
+
 impl File for Handle {
     fn len(&self) -> io::Result<u64> {
         self.disk.with(|s| {
@@ -366,8 +378,9 @@ impl File for Handle {
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        let to = within_limits(offset.saturating_add(data.len() as u64))?;
         self.with("write", |inode| {
-            let (from, to) = (offset as usize, offset as usize + data.len());
+            let from = to - data.len();
             if inode.now.len() < to {
                 inode.resize(to);
             }
@@ -382,7 +395,8 @@ impl File for Handle {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.with("write", |inode| inode.resize(len as usize))
+        let len = within_limits(len)?;
+        self.with("write", |inode| inode.resize(len))
     }
 
     fn allocate(&self, len: u64) -> io::Result<()> {
@@ -446,5 +460,21 @@ mod tests {
         }
         assert!(lost > 20 && kept > 20 && torn > 20, "{lost} {kept} {torn}");
         assert!((20..180).contains(&unnamed), "{unnamed}");
+    }
+
+    #[test]
+    fn a_length_by_the_word_of_a_damaged_journal_takes_no_memory() {
+        let disk = Disk::new(1);
+        let file = disk.create("a").unwrap();
+        for result in [
+            file.set_len(7 << 30),
+            file.allocate(u64::MAX),
+            file.write_at(b"x", LARGEST),
+            file.write_at(b"x", u64::MAX),
+        ] {
+            assert_eq!(result.unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+        }
+        file.write_at(b"x", LARGEST - 1).unwrap();
+        assert_eq!(file.len().unwrap(), LARGEST);
     }
 }
