@@ -109,15 +109,17 @@ impl Unprotected {
 }
 
 /// Keeps memory reclaim from waiting for the device that the calling thread serves: marks the
-/// thread as an I/O flusher (for each thread of the data path), and locks the memory of the whole
-/// process, present and future.
+/// thread as an I/O flusher (for each thread of the data path), and keeps every page of the process
+/// in memory that is touched once. What must be there before its first use is to be touched early.
 pub fn protect_from_reclaim() -> Unprotected {
+    // Without the last, each thread's stack would be there in full.
+    const LOCKED: libc::c_int = libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT;
     let check = |done: libc::c_int| (done != 0).then(io::Error::last_os_error);
     // SAFETY: neither call takes a pointer.
     unsafe {
         Unprotected {
             io_flusher: check(libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0)),
-            memory_lock: check(libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE)),
+            memory_lock: check(libc::mlockall(LOCKED)),
         }
     }
 }

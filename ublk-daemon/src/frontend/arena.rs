@@ -88,6 +88,12 @@ pub struct Buffer {
 }
 
 impl Buffer {
+    /// Changes the length, within the piece that the buffer has.
+    pub fn set_len(&mut self, len: usize) {
+        assert!(len <= PAGE << self.slot.order.get());
+        self.len = len;
+    }
+
     /// Ends writing: the bytes may now be shared.
     pub fn freeze(self) -> Frozen {
         Frozen {
@@ -163,6 +169,7 @@ pub struct Ticket(u64);
 
 pub struct Arena {
     inner: RefCell<Inner>,
+    mapping: Rc<Mapping>,
     largest: usize,
 }
 
@@ -177,6 +184,23 @@ struct Inner {
 }
 
 impl Arena {
+    /// Brings all of it into memory and keeps it there. Needs `CAP_IPC_LOCK` or a large enough
+    /// `RLIMIT_MEMLOCK`.
+    pub fn lock(&self) -> std::io::Result<()> {
+        let mapping = &self.mapping;
+        // SAFETY: the range is the mapping, which neither call changes the contents of.
+        let (locked, error) = unsafe {
+            let locked = libc::mlock(mapping.base.as_ptr().cast(), mapping.len);
+            let error = std::io::Error::last_os_error();
+            if locked != 0 {
+                let advice = libc::MADV_POPULATE_WRITE;
+                libc::madvise(mapping.base.as_ptr().cast(), mapping.len, advice);
+            }
+            (locked, error)
+        };
+        if locked == 0 { Ok(()) } else { Err(error) }
+    }
+
     /// `len` bytes for up to `requests` buffers. `len` is rounded up to whole [`MAX_BUFFER`]s when
     /// above one, and to a power of two below.
     pub fn new(len: usize, requests: usize) -> std::io::Result<Arena> {
@@ -186,7 +210,7 @@ impl Arena {
             len.max(PAGE).next_power_of_two()
         };
         let mapping = Rc::new(Mapping::new(len)?);
-        let idle = (0..requests.max(1))
+        let idle: Vec<_> = (0..requests.max(1))
             .map(|_| {
                 Rc::new(Slot {
                     mapping: Rc::clone(&mapping),
@@ -196,6 +220,7 @@ impl Arena {
             })
             .collect();
         Ok(Arena {
+            mapping,
             largest: len.min(MAX_BUFFER),
             inner: RefCell::new(Inner {
                 buddies: Buddies::new(len),

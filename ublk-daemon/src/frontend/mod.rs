@@ -8,3 +8,4 @@ pub mod arena;
 pub mod disk;
 pub mod memdisk;
 pub mod nbd;
+pub mod ublk;
