@@ -529,6 +529,15 @@ impl Rados {
         self.0.client.borrow().global_id()
     }
 
+    /// `ADDRESS:PORT/NONCE` of this client, as the monitors' blocklist commands take it. Empty
+    /// before the first session.
+    pub fn address(&self) -> String {
+        let client = self.0.client.borrow();
+        let mut known = client.addrs().0.iter();
+        let addr = known.find_map(|a| Some(format!("{}/{}", a.addr?, a.nonce)));
+        addr.unwrap_or_default()
+    }
+
     pub fn random(&self) -> u64 {
         self.0.client.borrow_mut().random()
     }

@@ -77,6 +77,9 @@ pub enum Command {
     Map(MapArgs),
     /// Detach an image
     Unmap(UnmapArgs),
+    /// Serve the ublk devices again that a daemon which died has left; starts a daemon when none
+    /// is running
+    Attach,
     /// List attached images
     #[command(visible_alias = "showmapped")]
     List,
@@ -90,8 +93,15 @@ pub enum Command {
     Cluster(EmbeddedArgs),
     /// Show the main job: a cluster, an image and a disk from nothing
     Quickstart(QuickstartArgs),
-    /// Serve attached images until stopped. `map` starts one when none is running
+    /// Serve attached images until stopped. `map` starts one when none is running. A ublk device
+    /// outlives its daemon: the next one takes it over
     Daemon(DaemonArgs),
+    /// Print POOL/IMAGE of a ublk device, for udev
+    #[command(hide = true)]
+    DeviceName {
+        /// As the kernel calls it: ublkb0, ublkb0p1
+        device: String,
+    },
 }
 
 #[derive(Debug, Clone, Args)]
@@ -195,9 +205,18 @@ pub struct FaultArgs {
 pub struct MapArgs {
     /// POOL[/NAMESPACE]/IMAGE[@SNAP]
     pub image: ImageSpec,
-    /// How the image is attached
-    #[arg(long, value_enum, default_value_t = Frontend::Nbd)]
-    pub frontend: Frontend,
+    /// How the image is attached [default: ublk; nbd with --socket or --tcp]
+    #[arg(long, value_enum, env = "UBLK_RBD_FRONTEND")]
+    pub frontend: Option<Frontend>,
+    /// The block device to make, /dev/ublkbN or N [default: the first that is free]
+    #[arg(long, value_name = "DEVICE", value_parser = ublk_number, conflicts_with_all = ["socket", "tcp"])]
+    pub device: Option<u32>,
+    /// Queues of the block device, all served by the disk's iothread
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub queues: u16,
+    /// Requests in flight of each queue. Each has 512 KiB of locked memory
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub queue_depth: u16,
     /// Unix socket of the NBD export [default: RUN_DIR/POOL-IMAGE.sock]
     #[arg(long, value_name = "PATH", conflicts_with = "tcp")]
     pub socket: Option<PathBuf>,
@@ -225,8 +244,29 @@ pub struct MapArgs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Frontend {
+    /// Block device /dev/ublkbN. Needs Linux 6.5 or later with ublk_drv
+    Ublk,
     /// Network block device, on a unix socket or TCP
     Nbd,
+}
+
+impl MapArgs {
+    /// The front end that was named, or what the other options ask for.
+    pub fn frontend(&self) -> Frontend {
+        let nbd = self.socket.is_some() || self.tcp.is_some();
+        let default = if nbd { Frontend::Nbd } else { Frontend::Ublk };
+        self.frontend.unwrap_or(default)
+    }
+}
+
+/// `/dev/ublkbN` or `N`.
+fn ublk_number(text: &str) -> Result<u32, String> {
+    let number = text.strip_prefix("/dev/ublkb").unwrap_or(text);
+    // The driver's `UBLK_MAX_UBLKS`.
+    match number.parse() {
+        Ok(n) if n < (1 << 20) && number.bytes().all(|b| b.is_ascii_digit()) => Ok(n),
+        _ => Err("not /dev/ublkbN".to_owned()),
+    }
 }
 
 #[derive(Debug, Clone, Args)]
@@ -410,6 +450,8 @@ mod tests {
     fn the_documented_calls_parse() {
         for line in [
             "ublk-rbd map --frontend nbd --socket /tmp/s --read-only rbd/ns/vm@s1",
+            "ublk-rbd map --device /dev/ublkb7 --queues 2 --queue-depth 64 rbd/vm",
+            "ublk-rbd attach",
             "ublk-rbd --conf c --keyring k --id u --mon-host 127.0.0.1 image ls rbd",
             "ublk-rbd image create --size 1G --stripe-unit 64K --stripe-count 4 rbd/x",
             "ublk-rbd bench image --rw randrw --bs 4k --qd 32 --runtime 2 --format json rbd/x",
@@ -425,5 +467,9 @@ mod tests {
         }
         assert!(Cli::try_parse_from(["ublk-rbd", "map", "a/b/c/d"]).is_err());
         assert!(Cli::try_parse_from(["ublk-rbd", "map", "a/b", "--allow-remote"]).is_err());
+        for device in ["/dev/sda", "/dev/ublkb", "ublkb1", "+1", "1048576"] {
+            let line = ["ublk-rbd", "map", "a/b", "--device", device];
+            assert!(Cli::try_parse_from(line).is_err(), "{device}");
+        }
     }
 }

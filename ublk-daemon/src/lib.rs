@@ -9,10 +9,12 @@ pub mod disk;
 pub mod frontend;
 pub mod image_cmd;
 pub mod image_disk;
+pub mod leftover;
 pub mod log;
 pub mod map_cmd;
 pub mod output;
 pub mod quickstart;
+pub mod record;
 pub mod run_dir;
 pub mod spec;
 pub mod time;
@@ -38,6 +40,11 @@ pub fn run(cli: Cli) -> Result<()> {
     match cli.command {
         Command::Image(command) => {
             image_cmd::run(&disk::load_conf(&cluster, Vec::new())?, command, format)
+        }
+        Command::Attach => map_cmd::attach(&run_dir()?, verbose, format),
+        Command::DeviceName { device } => {
+            println!("{}", record::device_name(&run_dir()?, &device)?);
+            Ok(())
         }
         Command::Map(args) => map_cmd::map(&run_dir()?, cluster, args, verbose, format),
         Command::Unmap(args) => map_cmd::unmap(&run_dir()?, &args),

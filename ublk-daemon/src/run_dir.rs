@@ -68,6 +68,11 @@ impl RunDir {
         self.path.join("daemon.log")
     }
 
+    /// What is kept of `/dev/ublkbN`.
+    pub fn device_record(&self, device: u32) -> PathBuf {
+        self.path.join(format!("ublk-{device}.json"))
+    }
+
     /// The socket of a disk: its image's name with the separators made harmless.
     pub fn disk_socket(&self, image: &str) -> PathBuf {
         let name: String = image

@@ -1,6 +1,6 @@
 //! The caller's side of the control socket.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
@@ -94,6 +94,8 @@ pub fn ask_or_start(run_dir: &RunDir, verbose: u8, request: &Request) -> Result<
                 // Another `map` may have started one first; then ours ended at its lock, and the
                 // next turn connects to the other.
                 Some(_) if connect(run_dir)?.is_some() => {}
+                // Or one that was killed has not quite gone.
+                Some(_) if is_locked(run_dir) && Instant::now() < deadline => child = None,
                 Some(_) => bail!("the daemon does not start: {}", last_log_line(run_dir)),
             },
         }
@@ -102,6 +104,12 @@ pub fn ask_or_start(run_dir: &RunDir, verbose: u8, request: &Request) -> Result<
         }
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Whether some process has the run directory.
+fn is_locked(run_dir: &RunDir) -> bool {
+    let lock = File::open(run_dir.lock_file());
+    lock.is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
 fn start(run_dir: &RunDir, verbose: u8) -> Result<std::process::Child> {

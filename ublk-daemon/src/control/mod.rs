@@ -43,6 +43,10 @@ pub struct MapSpec {
     pub read_only: bool,
     pub request_timeout: Option<u64>,
     pub cpu: Option<usize>,
+    /// The number of the ublk device; else the first that is free.
+    pub device: Option<u32>,
+    pub queues: u16,
+    pub queue_depth: u16,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,6 +58,8 @@ pub enum Request {
         force: bool,
     },
     List,
+    /// Wait until devices that a dead daemon has left are served again, or cannot be.
+    Attach,
     /// Detach everything and exit.
     Stop {
         force: bool,
@@ -79,7 +85,7 @@ pub struct DiskInfo {
     pub image: String,
     pub snap: Option<String>,
     pub frontend: Frontend,
-    /// What to hand to a client: an NBD URI.
+    /// What to hand to a client: a block device or an NBD URI.
     pub device: String,
     pub socket: Option<PathBuf>,
     pub size: u64,
