@@ -8,11 +8,11 @@ first_modules=(virtio_pci 9pnet_virtio 9p overlay)
 prepare() {
   need qemu-system-x86_64 qemu-system-x86 busybox busybox-static cpio cpio depmod kmod xz xz-utils \
     setpriv util-linux setsid util-linux ip iproute2
+  local place
   exec {lock}>"$cache/tcg.lock"
   flock -n $lock || say "waiting for another download" && flock $lock
-  local place
   place=$(printf '%s\n' "$cache"/linux-6.12.*/ | sort -V | tail -n 1)
-  [ -d "$place" ] || get || exit 125
+  [ -d "$place" ] || { absent "the kernel of the emulated guest" && get; } || exit 125
   place=$(printf '%s\n' "$cache"/linux-6.12.*/ | sort -V | tail -n 1)
   place=${place%/}
   kernel=$place/vmlinuz modules=$(echo "$place"/lib/modules/*) initrd=$place/initrd

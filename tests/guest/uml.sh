@@ -20,6 +20,7 @@ prepare() {
   # The newest kernel that was built with this configuration.
   kernel=$(printf '%s\n' "$cache"/uml-*-"$config"/linux | sort -V | tail -n 1)
   [ -x "$kernel" ] && return
+  absent "the kernel of the guest"
   exec {lock}>"$cache/uml.lock"
   flock -n $lock || say "waiting for another build" && flock $lock
   kernel=$(printf '%s\n' "$cache"/uml-*-"$config"/linux | sort -V | tail -n 1)

@@ -2,7 +2,8 @@
 //!
 //! [`ceph::Cluster`] runs small clusters of Ceph's own daemons on 127.0.0.1, in several versions
 //! and configurations, and breaks them on demand. [`product::Product`] runs `ublk-rbd` against
-//! them. [`tools`] has what such tests share. A test says what it cannot do without through
+//! them. [`guest`] gives tests a kernel with the drivers they need. [`disk`]
+//! has its block devices. [`tools`] has what such tests share. A test says what it cannot do without through
 //! [`require`]:
 //!
 //! ```no_run
@@ -23,6 +24,8 @@
 //! The binary `ceph-cluster` offers the same to a shell.
 
 pub mod ceph;
+pub mod disk;
+pub mod guest;
 pub mod product;
 pub mod suites;
 pub mod tools;

@@ -19,6 +19,10 @@ pub enum Need {
     QemuRbd,
     /// The rights of root.
     Root,
+    /// The guest of `tests/guest/run`.
+    Guest,
+    /// Its other engine, a PC in emulation.
+    EmulatedGuest,
 }
 
 /// Where Debian's qemu-block-extra puts the driver.
@@ -70,6 +74,8 @@ impl Need {
             }),
             Need::Root => (!nix::unistd::geteuid().is_root())
                 .then(|| "the right to be root is missing (run with sudo)".to_string()),
+            Need::Guest => crate::guest::missing(None),
+            Need::EmulatedGuest => crate::guest::missing(Some("tcg")),
         }
     }
 }
@@ -81,6 +87,8 @@ impl fmt::Display for Need {
             Need::Tool { program, .. } => f.write_str(program),
             Need::QemuRbd => f.write_str("QEMU's rbd driver"),
             Need::Root => f.write_str("root"),
+            Need::Guest => f.write_str("the guest"),
+            Need::EmulatedGuest => f.write_str("the emulated guest"),
         }
     }
 }

@@ -31,6 +31,7 @@ pub use client::Client;
 pub use cluster::Cluster;
 pub use daemon::DaemonId;
 pub use install::{Installed, install, install_tools};
+pub(crate) use state::Turn;
 
 /// A version of Ceph that Debian packages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
