@@ -38,7 +38,7 @@ impl Fs {
         },
     ];
 
-    fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Fs::Ext4 => "ext4",
             Fs::Xfs => "xfs",
@@ -181,6 +181,34 @@ impl Drop for NbdDevice {
         command.arg("-d").arg(&self.path);
         let _ = tools::run(command, LIMIT);
     }
+}
+
+/// Waits until the kernel and udev are done with a device that has just come or changed.
+pub fn settle() -> Result<()> {
+    let mut command = Command::new("udevadm");
+    command.args(["settle", "--timeout=30"]);
+    tools::run(command, LIMIT).map(drop)
+}
+
+/// Processes that wait uninterruptibly, for a device most likely: those of `/proc` in state D twice
+/// in a row.
+pub fn stuck_processes() -> Result<Vec<String>> {
+    let look = || -> Result<Vec<String>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir("/proc")? {
+            let stat = fs::read_to_string(entry?.path().join("stat")).unwrap_or_default();
+            if let Some((who, rest)) = stat.rsplit_once(") ")
+                && rest.starts_with('D')
+            {
+                found.push(format!("{who})"));
+            }
+        }
+        Ok(found)
+    };
+    let first = look()?;
+    std::thread::sleep(Duration::from_secs(1));
+    let second = look()?;
+    Ok(second.into_iter().filter(|p| first.contains(p)).collect())
 }
 
 /// A file of `/sys/block/NAME` as a number.

@@ -25,6 +25,7 @@
 
 pub mod ceph;
 pub mod disk;
+pub mod fsx;
 pub mod guest;
 pub mod product;
 pub mod suites;

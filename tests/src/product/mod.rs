@@ -10,6 +10,7 @@ mod server;
 
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -132,6 +133,19 @@ impl Product {
         Mapped::of(&printed)
     }
 
+    /// Attaches an image as a block device.
+    pub fn map_device(&self, image: &str, options: &[&str]) -> Result<PathBuf> {
+        let args = ["map", "--frontend", "ublk", image];
+        let printed = self.run(args.iter().chain(options))?;
+        let device = PathBuf::from(printed.trim_end());
+        let is_block = fs::metadata(&device).map(|m| m.file_type().is_block_device());
+        ensure!(
+            printed.starts_with("/dev/ublkb") && is_block.unwrap_or(false),
+            "map printed {printed:?}"
+        );
+        Ok(device)
+    }
+
     /// `map --foreground`: the process and, once it serves, what it serves.
     pub fn map_foreground(&self, image: &str, options: &[&str]) -> Result<(Process, Mapped)> {
         use std::io::{BufRead, BufReader};
@@ -206,6 +220,18 @@ impl Product {
         Ok(())
     }
 
+    /// The block devices that are recorded in the run directory.
+    fn left_devices(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.run_dir()).into_iter().flatten().flatten();
+        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        names
+            .filter_map(|name| {
+                let number = name.strip_prefix("ublk-")?.strip_suffix(".json")?;
+                Some(format!("/dev/ublkb{number}"))
+            })
+            .collect()
+    }
+
     /// The end of the daemon's log.
     pub fn log_tail(&self) -> String {
         let log = fs::read(self.run_dir().join("daemon.log")).unwrap_or_default();
@@ -239,6 +265,10 @@ impl Drop for Product {
     fn drop(&mut self) {
         for pid in self.processes().unwrap_or_default() {
             let _ = kill(pid, Signal::SIGKILL);
+        }
+        // Block devices outlive their daemon.
+        for device in self.left_devices() {
+            let _ = tools::output(self.command(["unmap", "--force", &device]), COMMAND_LIMIT);
         }
     }
 }

@@ -149,7 +149,7 @@ pub fn command_line(command: &Command) -> String {
 }
 
 /// The last `count` lines of `text`.
-pub(crate) fn last_lines(text: &str, count: usize) -> String {
+pub fn last_lines(text: &str, count: usize) -> String {
     let lines: Vec<&str> = text.trim_end().lines().collect();
     lines[lines.len().saturating_sub(count)..].join("\n")
 }

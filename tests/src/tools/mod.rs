@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-pub(crate) use command::last_lines;
-pub use command::{Output, command_line, output, output_with_input, run};
+pub use command::{Output, command_line, last_lines, output, output_with_input, run};
 pub use lock::FileLock;
 pub use pattern::{Pattern, sha256_file, write_pattern};
 pub use process::{Process, cpu_time, resident_bytes};

@@ -19,18 +19,26 @@ use crate::run_dir::RunDir;
 /// How long a daemon may take from its start to an open control socket.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How long a daemon that was killed may take to be gone.
+const DYING: Duration = Duration::from_secs(2);
+
 /// Sends a request to the running daemon. `Ok(None)` when none is running.
 pub fn ask(run_dir: &RunDir, request: &Request) -> Result<Option<Answer>> {
-    let Some(stream) = connect(run_dir)? else {
-        return Ok(None);
-    };
-    match exchange(stream, request)? {
-        Some(answer) => Ok(Some(answer)),
-        None => bail!(
-            "the daemon ended before it answered: see {}",
-            run_dir.log_file().display()
-        ),
+    let begin = Instant::now();
+    while let Some(stream) = connect(run_dir)? {
+        if let Some(answer) = exchange(stream, request)? {
+            return Ok(Some(answer));
+        }
+        // One that was killed may be reached until the last of it is gone.
+        if begin.elapsed() > DYING {
+            bail!(
+                "the daemon ended before it answered: see {}",
+                run_dir.log_file().display()
+            );
+        }
+        std::thread::sleep(Duration::from_millis(10));
     }
+    Ok(None)
 }
 
 pub(crate) fn connect(run_dir: &RunDir) -> Result<Option<UnixStream>> {
