@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 
-use super::matches;
+use super::{Outcome, Verdict, matches};
 
 /// A list of known failures: per line a suite, a pattern of tests in it, and the reason.
 #[derive(Debug, Default)]
@@ -41,10 +41,36 @@ impl Expectations {
 
     /// Why this test fails, if that is known.
     pub fn reason(&self, suite: &str, test: &str) -> Option<&str> {
-        self.0
-            .iter()
-            .find(|known| matches(&known.suite, suite) && matches(&known.test, test))
-            .map(|known| known.why.as_str())
+        let known = self.0.iter().find(|known| known.names(suite, test))?;
+        Some(known.why.as_str())
+    }
+
+    /// The entries of which some tests passed, and none failed, as the list has them.
+    pub fn outdated<'a>(
+        &self,
+        outcomes: impl IntoIterator<Item = (&'a str, &'a Outcome)>,
+    ) -> Vec<String> {
+        let mut passed = vec![false; self.0.len()];
+        let mut failed = passed.clone();
+        for (suite, o) in outcomes {
+            for (i, known) in self.0.iter().enumerate() {
+                if known.names(suite, &o.test) {
+                    passed[i] |= o.verdict == Verdict::Passed;
+                    failed[i] |= o.verdict.is_bad();
+                }
+            }
+        }
+        let entries = self.0.iter().zip(passed.iter().zip(&failed));
+        entries
+            .filter(|(_, (passed, failed))| **passed && !**failed)
+            .map(|(known, _)| format!("{} {}", known.suite, known.test))
+            .collect()
+    }
+}
+
+impl Known {
+    fn names(&self, suite: &str, test: &str) -> bool {
+        matches(&self.suite, suite) && matches(&self.test, test)
     }
 }
 
@@ -61,5 +87,23 @@ mod tests {
         assert_eq!(list.reason("librbd", "A.b"), Some("why not"));
         assert_eq!(list.reason("librbd", "A.c"), None);
         assert!(Expectations::parse("librbd A.b").is_err());
+    }
+
+    #[test]
+    fn an_entry_that_names_no_failure_is_outdated() {
+        let text = "a X.* one\na Y.* two\n* Z.* three\nb W.* four\n";
+        let list = Expectations::parse(text).unwrap();
+        let outcome = |test: &str, verdict| Outcome {
+            test: test.to_owned(),
+            verdict,
+        };
+        let outcomes = [
+            outcome("X.1", Verdict::Passed),
+            outcome("X.2", Verdict::Hung),
+            outcome("Y.1", Verdict::Passed),
+            outcome("Z.1", Verdict::Skipped),
+        ];
+        let outdated = list.outdated(outcomes.iter().map(|o| ("a", o)));
+        assert_eq!(outdated, ["a Y.*"]);
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Outcome, Verdict, matches};
+use super::{Outcome, Verdict};
 use crate::ceph::Client;
 use crate::tools::Process;
 
@@ -24,13 +24,13 @@ const MAX_FILTER: usize = 120 << 10;
 pub(super) fn run(
     client: &Client,
     program: &str,
-    filter: &str,
+    wanted: &dyn Fn(&str) -> bool,
     limit: Duration,
     known: &dyn Fn(&str) -> bool,
     seen: &mut dyn FnMut(&Outcome),
 ) -> Result<Vec<Outcome>> {
     let mut left = list(client, program)?;
-    left.retain(|test| matches(filter, test));
+    left.retain(|test| wanted(test));
     // Tests that are known to fail come last, so that none of the others has to run in a process
     // that they have spoilt.
     left.sort_by_key(|test| known(test));

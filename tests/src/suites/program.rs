@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::{Outcome, Verdict, matches};
+use super::{Outcome, Verdict};
 use crate::ceph::Client;
 use crate::tools::last_lines;
 
@@ -12,12 +12,12 @@ pub(super) fn run(
     client: &Client,
     program: &str,
     tests: &[(&str, &[&str])],
-    filter: &str,
+    wanted: &dyn Fn(&str) -> bool,
     limit: Duration,
     seen: &mut dyn FnMut(&Outcome),
 ) -> Result<Vec<Outcome>> {
     let mut outcomes = Vec::new();
-    for (test, args) in tests.iter().filter(|(test, _)| matches(filter, test)) {
+    for (test, args) in tests.iter().filter(|(test, _)| wanted(test)) {
         let argv = [program].into_iter().chain(args.iter().copied());
         let verdict = match client.output(argv, limit) {
             Ok(out) if out.status.success() => Verdict::Passed,
