@@ -1,6 +1,6 @@
 //! Everything that can happen to our single-node server happens while clients read and verify what
-//! they wrote: librbd by fio's driver, and our own by NBD. Nothing is lost, nothing hangs, and
-//! errors come only where they were ordered.
+//! they wrote: librbd by fio's driver, our own by NBD, and with Ceph 20 its librbd by Ceph's own fsx.
+//! Nothing is lost, nothing hangs, and errors come only where they were ordered.
 
 use std::fs;
 use std::io::Read;
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use harness::ceph::{Client, Version};
 use harness::product::{Mapped, Product, Server, client, text};
+use harness::suites::{Fsx, SUITES_OF};
 use harness::tools::{Process, sha256_file, wait_for, write_pattern};
 use harness::{Need, long, require};
 use nix::sys::signal::Signal;
@@ -19,21 +20,20 @@ use serde_json::Value;
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 const MIB: u64 = 32;
-const NEEDS: [Need; 4] = [
-    Need::Ceph(Version::V16),
-    Need::FIO,
-    Need::NBDCOPY,
-    Need::QEMU_IO,
-];
+const NEEDS: [Need; 3] = [Need::FIO, Need::NBDCOPY, Need::QEMU_IO];
 /// fio's exit code after SIGINT.
 const FIO_INTERRUPTED: i32 = 128;
 /// Longer than any test here takes.
 const LOAD_LIMIT: Duration = Duration::from_secs(900);
+/// The pool of fsx, so that objects and writes of the other clients can be counted.
+const FSX_POOL: &str = "fsx";
 /// Images under load: of fio's driver, and of NBD.
 const THEIRS: &str = "rbd/theirs";
 const OURS: &str = "rbd/ours";
 
 struct Scene {
+    /// First, so that it ends before the server does.
+    fsx: Option<Fsx>,
     server: Server,
     conf: PathBuf,
     ceph: Client,
@@ -44,13 +44,14 @@ struct Scene {
 }
 
 impl Scene {
-    /// A server with `options`, and loads whose configuration ends with `more`.
-    fn start(options: &[&str], more: &str) -> Result<Scene> {
+    /// A server with `options`, commands of `version`, and loads whose configuration ends with
+    /// `more`.
+    fn start(version: Version, options: &[&str], more: &str) -> Result<Scene> {
         let server = Server::start(options)?;
         let conf = server.dir().join("client.conf");
         let own = fs::read_to_string(server.conf_path())?;
         fs::write(&conf, own + more)?;
-        let ceph = Client::new(Version::V16, &conf)?;
+        let ceph = Client::new(version, &conf)?;
         let product = Product::with_conf(conf.clone())?;
         let size = format!("{MIB}M");
         ceph.run(["ceph", "osd", "pool", "set", "rbd", "pg_num", "8"])?;
@@ -59,6 +60,7 @@ impl Scene {
         ceph.run(plain.iter().chain(&[&size[..], OURS]))?;
         let mapped = product.map(OURS, &[])?;
         let mut scene = Scene {
+            fsx: None,
             server,
             conf,
             ceph,
@@ -77,6 +79,11 @@ impl Scene {
         ])?;
         let ours = scene.load(&["--ioengine=nbd", &format!("--uri={}", scene.mapped.uri)])?;
         scene.loads = vec![theirs, ours];
+        if version == SUITES_OF {
+            scene.ceph(&format!("osd pool create {FSX_POOL} 8"))?;
+            scene.rbd(&format!("pool init {FSX_POOL}"))?;
+            scene.start_fsx();
+        }
         Ok(scene)
     }
 
@@ -95,6 +102,18 @@ impl Scene {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         Process::spawn(command)
+    }
+
+    fn start_fsx(&mut self) {
+        let dir = self.product.scratch("fsx");
+        self.fsx = Some(Fsx::start(self.ceph.clone(), FSX_POOL, dir));
+    }
+
+    fn end_fsx(&mut self) -> Result<()> {
+        if let Some(fsx) = self.fsx.take() {
+            eprintln!("  {} runs of fsx", fsx.end()?);
+        }
+        Ok(())
     }
 
     fn ceph(&self, line: &str) -> Result<String> {
@@ -140,6 +159,9 @@ impl Scene {
                 let (status, said, errors) = ending(load)?;
                 anyhow::bail!("{after}: a load has ended, {status}: {errors}{said}");
             }
+        }
+        if self.fsx.as_ref().is_some_and(|fsx| !fsx.is_running()) {
+            self.end_fsx().with_context(|| after.to_owned())?;
         }
         Ok(())
     }
@@ -187,6 +209,9 @@ impl Scene {
         for _ in 0..if long() { 5 } else { 2 } {
             for n in [32, 4, 8] {
                 self.ceph(&format!("osd pool set rbd pg_num {n}"))?;
+                if self.fsx.is_some() {
+                    self.ceph(&format!("osd pool set {FSX_POOL} pg_num {n}"))?;
+                }
                 self.snapshots()?;
                 self.wait_pgs(n)?;
                 self.goes_on(&format!("pg_num {n}"))?;
@@ -289,6 +314,8 @@ impl Scene {
     }
 
     fn quota(&mut self) -> Result<()> {
+        let with_fsx = self.fsx.is_some();
+        self.end_fsx()?;
         self.ceph("osd pool set-quota rbd max_objects 1")?;
         wait_for("a full pool", MINUTE, || {
             Ok(self.ceph("health detail")?.contains("POOL_FULL"))
@@ -300,6 +327,9 @@ impl Scene {
         ensure!(after == before, "{} writes to a full pool", after - before);
         self.running("a full pool")?;
         self.ceph("osd pool set-quota rbd max_objects 0")?;
+        if with_fsx {
+            self.start_fsx();
+        }
         self.goes_on("a full pool")
     }
 
@@ -397,6 +427,7 @@ impl Scene {
     /// Ends the loads: both found nothing wrong and no request is left. Returns the SHA-256 of both
     /// images.
     fn verdict(&mut self) -> Result<[String; 2]> {
+        self.end_fsx()?;
         for mut load in std::mem::take(&mut self.loads) {
             let ran = load.is_running();
             load.signal(Signal::SIGINT)?;
@@ -470,12 +501,12 @@ fn ending(load: &mut Process) -> Result<(std::process::ExitStatus, String, Strin
     Ok((status, said, errors))
 }
 
-fn turmoil(options: &[&str], more: &str) -> Result<()> {
-    if !require(&NEEDS) {
+fn turmoil(version: Version, options: &[&str], more: &str) -> Result<()> {
+    if !require(&NEEDS) || !require(&[Need::Ceph(version)]) {
         return Ok(());
     }
     let begun = Instant::now();
-    let mut scene = Scene::start(options, more)?;
+    let mut scene = Scene::start(version, options, more)?;
     let mut step = |what: &str, f: fn(&mut Scene) -> Result<()>| {
         eprintln!("  {:4.0} s {what}", begun.elapsed().as_secs_f64());
         f(&mut scene).with_context(|| what.to_owned())
@@ -516,23 +547,37 @@ fn turmoil(options: &[&str], more: &str) -> Result<()> {
 
 #[test]
 fn in_memory_with_cephx() -> Result<()> {
-    turmoil(&["--memory", "--osds", "2"], "")
+    turmoil(Version::V16, &["--memory", "--osds", "2"], "")
 }
 
 #[test]
 fn in_memory_without_authentication() -> Result<()> {
-    turmoil(&["--memory", "--osds", "2", "--auth", "none"], "")
+    turmoil(
+        Version::V16,
+        &["--memory", "--osds", "2", "--auth", "none"],
+        "",
+    )
 }
 
 #[test]
 fn in_files_with_cephx() -> Result<()> {
-    turmoil(&["--osds", "2"], "")
+    turmoil(Version::V16, &["--osds", "2"], "")
 }
 
 #[test]
 fn in_files_in_secure_mode() -> Result<()> {
     let secure = "\nms_client_mode = secure\nms_mon_client_mode = secure\n";
-    turmoil(&["--osds", "2"], secure)
+    turmoil(Version::V16, &["--osds", "2"], secure)
+}
+
+#[test]
+fn in_memory_with_ceph_18() -> Result<()> {
+    turmoil(Version::V18, &["--memory", "--osds", "2"], "")
+}
+
+#[test]
+fn in_files_with_ceph_20_and_fsx() -> Result<()> {
+    turmoil(Version::V20, &["--osds", "2"], "")
 }
 
 /// A pool is made within Ceph's limits, and `ceph` shows why not.

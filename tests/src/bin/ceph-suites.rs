@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use harness::ceph::{Client, Cluster, Version};
 use harness::product::Server;
-use harness::suites::{Expectations, Outcome, SUITES, Suite, Verdict, matches};
+use harness::suites::{Expectations, Outcome, SUITES, SUITES_OF, Suite, Verdict, matches};
 
 /// Runs Ceph's own test programs (Debian's package ceph-test) against our single-node server.
 ///
@@ -49,9 +49,6 @@ struct Cli {
     #[arg(long)]
     list: bool,
 }
-
-/// The version whose test programs are run.
-const SUITES_OF: Version = Version::V20;
 
 fn main() -> ExitCode {
     match run(&Cli::parse()) {

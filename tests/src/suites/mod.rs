@@ -2,9 +2,11 @@
 //!
 //! * [`SUITES`] are the programs and their arguments.
 //! * [`gtest`] runs one that is built on googletest, test by test, over crashes and hangs.
+//! * [`Fsx`] is one of them as a load for other tests.
 //! * [`Expectations`] name the tests that are known to fail, each with its reason.
 
 mod expect;
+mod fsx;
 pub mod gtest;
 mod program;
 
@@ -12,9 +14,13 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::ceph::Client;
+use crate::ceph::{Client, Version};
 
 pub use expect::Expectations;
+pub use fsx::Fsx;
+
+/// The version whose test programs are run.
+pub const SUITES_OF: Version = Version::V20;
 
 /// How one test ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
