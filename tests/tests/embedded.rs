@@ -1,5 +1,5 @@
 //! Real clients of Ceph on our single-node server: `rbd`, `rados`, `ceph`, fio's and QEMU's rbd
-//! drivers, of the oldest and the newest version at hand.
+//! drivers, of each version at hand.
 //!
 //! With `UBLK_RBD_TEST_CONF` set to a ceph.conf the same runs against that cluster: what is expected
 //! here is what real Ceph does.
@@ -254,6 +254,11 @@ fn rbd_16() -> Result<()> {
 }
 
 #[test]
+fn rbd_18() -> Result<()> {
+    rbd_commands(Version::V18)
+}
+
+#[test]
 fn rbd_20() -> Result<()> {
     rbd_commands(Version::V20)
 }
@@ -354,6 +359,11 @@ fn rados_16() -> Result<()> {
 }
 
 #[test]
+fn rados_18() -> Result<()> {
+    rados_commands(Version::V18)
+}
+
+#[test]
 fn rados_20() -> Result<()> {
     rados_commands(Version::V20)
 }
@@ -424,6 +434,11 @@ fn ceph_commands(version: Version) -> Result<()> {
 #[test]
 fn ceph_16() -> Result<()> {
     ceph_commands(Version::V16)
+}
+
+#[test]
+fn ceph_18() -> Result<()> {
+    ceph_commands(Version::V18)
 }
 
 #[test]
