@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use super::state::{HEAD, MAX_OBJECT, MAX_REPLY, State, check_size, io};
+use super::xxhash::{xxh32, xxh64};
 use super::{Done, OK, errno};
 use crate::codec::{Put, Reader};
 use crate::msgr::ceph_crc32c;
@@ -13,6 +14,8 @@ use crate::osd::store::{Step, Store};
 /// A comparison that fails at a byte returns minus this and the byte's place (`MAX_ERRNO`).
 const MAX_ERRNO: i32 = 4095;
 /// `CEPH_OSD_CHECKSUM_OP_TYPE_*`.
+const XXHASH32: u8 = 0;
+const XXHASH64: u8 = 1;
 const CRC32C: u8 = 2;
 
 impl<'a, S: Store> State<'_, '_, 'a, S> {
@@ -121,7 +124,7 @@ impl<'a, S: Store> State<'_, '_, 'a, S> {
         }
     }
 
-    /// `PrimaryLogPG::do_checksum`; of its algorithms only crc32c.
+    /// `PrimaryLogPG::do_checksum`.
     pub(super) fn checksum(&mut self, c: Checksum, input: &[u8], out: &mut Vec<u8>) -> Done {
         self.reads += 1;
         let chunk = u64::from(c.chunk_size);
@@ -141,10 +144,12 @@ impl<'a, S: Store> State<'_, '_, 'a, S> {
         if !aligned(length) || c.kind > CRC32C {
             return Err(invalid);
         }
-        if c.kind != CRC32C {
-            return Err(errno(libc::EOPNOTSUPP));
-        }
-        let seed = Reader::new(input).u32().map_err(|_| invalid)?;
+        let mut input = Reader::new(input);
+        let seed = match c.kind {
+            XXHASH64 => input.u64(),
+            _ => input.u32().map(u64::from),
+        };
+        let seed = seed.map_err(|_| invalid)?;
         let mut data = Vec::new();
         if length > 0 {
             let e = Extent {
@@ -163,7 +168,11 @@ impl<'a, S: Store> State<'_, '_, 'a, S> {
             data.len()
         };
         let chunks = data.chunks_exact(chunk.max(1));
-        out.put_list(chunks, |out, part| out.put_u32(ceph_crc32c(seed, part)));
+        out.put_list(chunks, |out, part| match c.kind {
+            XXHASH32 => out.put_u32(xxh32(seed as u32, part)),
+            XXHASH64 => out.put_u64(xxh64(seed, part)),
+            _ => out.put_u32(ceph_crc32c(seed as u32, part)),
+        });
         OK
     }
 

@@ -16,6 +16,7 @@ mod state;
 mod tests;
 mod tmap;
 mod watch;
+mod xxhash;
 
 use smallvec::SmallVec;
 

@@ -320,9 +320,9 @@ impl Rng {
                     offset: self.below(10),
                     length: self.below(4) * 4,
                     chunk_size: self.pick(&[0, 4, 5]),
-                    kind: 2,
+                    kind: self.pick(&[0, 1, 2]),
                 };
-                self.raw(OsdOp::with_checksum(sum), &[1, 2, 3, 4][..])
+                self.raw(OsdOp::with_checksum(sum), &[1, 2, 3, 4, 5, 6, 7, 8][..])
             }
             17 => {
                 let code = self.pick(&[
