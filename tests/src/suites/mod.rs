@@ -53,7 +53,7 @@ pub struct Outcome {
 enum Kind {
     Gtest,
     /// One test per line of arguments, of which only the exit code counts.
-    Program(&'static [(&'static str, &'static [&'static str])]),
+    Program(Runs),
 }
 
 /// One of Ceph's test programs.
@@ -88,67 +88,67 @@ const fn librbd(name: &'static str, env: &'static [(&'static str, &'static str)]
     }
 }
 
-/// Alignments as Ceph's own runs of fsx have them (`qa/tasks/rbd_fsx.py`), by operation.
-const FSX: &[(&str, &[&str])] = &[
+/// Programs of tests of their own, by name and arguments. `POOL` is a new pool.
+type Runs = &'static [(&'static str, &'static str)];
+
+const fn program(name: &'static str, runs: Runs) -> Suite {
+    Suite {
+        kind: Kind::Program(runs),
+        limit: Duration::from_secs(600),
+        ..gtest(name)
+    }
+}
+
+/// Alignments as Ceph's own runs of fsx have them (`qa/tasks/rbd_fsx.py`).
+const FSX: Runs = &[
     (
         "aligned",
-        &[
-            "-d",
-            "-p",
-            "1000",
-            "-P",
-            "/tmp",
-            "-l",
-            "67108864",
-            "-r",
-            "512",
-            "-w",
-            "512",
-            "-t",
-            "512",
-            "-h",
-            "512",
-            "-S",
-            "1",
-            "-N",
-            "3000",
-            "rbd",
-            "fsx-aligned",
-        ],
+        "-d -p 1000 -P /tmp -l 67108864 -r 512 -w 512 -t 512 -h 512 -S 1 -N 3000 POOL image",
     ),
     (
         "bytes",
-        &[
-            "-d",
-            "-p",
-            "1000",
-            "-P",
-            "/tmp",
-            "-l",
-            "16777216",
-            "-S",
-            "2",
-            "-N",
-            "3000",
-            "rbd",
-            "fsx-bytes",
-        ],
+        "-d -p 1000 -P /tmp -l 16777216 -S 2 -N 3000 POOL image",
     ),
 ];
 
+/// Random operations on many objects, compared with a model of them: as Ceph's own runs have them
+/// (`qa/suites/rados/thrash/workloads`), without copies and tiers.
+const MODEL: Runs = &[
+    (
+        "snapshots",
+        "--max-ops 4000 --objects 50 --max-in-flight 16 --size 4000000 --min-stride-size 400000 \
+         --max-stride-size 800000 --max-seconds 120 --op read 100 --op write 50 --op append 50 \
+         --op write_excl 50 --op append_excl 50 --op writesame 50 --op delete 50 \
+         --op snap_create 50 --op snap_remove 50 --op rollback 50 --op setattr 25 --op rmattr 25 \
+         --pool POOL",
+    ),
+    (
+        "pool-snapshots",
+        "--max-ops 1000 --objects 50 --max-in-flight 16 --size 4000000 --min-stride-size 400000 \
+         --max-stride-size 800000 --max-seconds 120 --pool-snaps --op read 100 --op write 50 \
+         --op append 50 --op writesame 50 --op delete 50 --op snap_create 50 --op snap_remove 50 \
+         --op rollback 50 --op setattr 25 --op rmattr 25 --pool POOL",
+    ),
+    (
+        "small-objects",
+        "--max-ops 20000 --objects 1024 --max-in-flight 64 --size 16384 --min-stride-size 512 \
+         --max-stride-size 4096 --max-seconds 120 --op read 100 --op write 50 --op append 50 \
+         --op write_excl 50 --op append_excl 50 --op delete 50 --op snap_create 5 \
+         --op snap_remove 5 --op rollback 50 --op setattr 25 --op rmattr 25 --pool POOL",
+    ),
+];
+
+const PLAIN: Runs = &[("all", "")];
+
 pub const SUITES: &[Suite] = &[
-    Suite {
-        name: "librbd_fsx",
-        kind: Kind::Program(FSX),
-        env: &[],
-        limit: Duration::from_secs(600),
-    },
+    program("librbd_fsx", FSX),
     librbd("librbd:defaults", &[("RBD_FEATURES", "61")]),
     librbd("librbd:layering", &[("RBD_FEATURES", "1")]),
     librbd("librbd:journaling", &[("RBD_FEATURES", "125")]),
     librbd("librbd:format1", &[]),
     gtest("cls_rbd"),
     gtest("cls_lock"),
+    gtest("cls_journal"),
     gtest("cls_hello"),
     gtest("rados_api_aio"),
     gtest("rados_api_aio_pp"),
@@ -173,6 +173,26 @@ pub const SUITES: &[Suite] = &[
     gtest("rados_api_stat_pp"),
     gtest("rados_api_watch_notify"),
     gtest("rados_api_watch_notify_pp"),
+    program("rados", MODEL),
+    program("rados_delete_pools_parallel", PLAIN),
+    program("rados_list_parallel", PLAIN),
+    program("rados_open_pools_parallel", PLAIN),
+    gtest("rados_striper_api_aio"),
+    gtest("rados_striper_api_io"),
+    gtest("rados_striper_api_striping"),
+    gtest("neorados_cls"),
+    gtest("neorados_cmd"),
+    gtest("neorados_completions"),
+    gtest("neorados_handler_error"),
+    gtest("neorados_io"),
+    gtest("neorados_list"),
+    gtest("neorados_misc"),
+    gtest("neorados_pool"),
+    gtest("neorados_read_operations"),
+    gtest("neorados_snapshots"),
+    gtest("neorados_watch_notify"),
+    gtest("neorados_write_operations"),
+    gtest("stress_watch"),
 ];
 
 impl Suite {

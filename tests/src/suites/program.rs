@@ -4,21 +4,30 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::{Outcome, Verdict};
+use super::{Outcome, Runs, Verdict};
 use crate::ceph::Client;
 use crate::tools::last_lines;
+
+/// Stands for the pool in a program's arguments.
+const POOL: &str = "POOL";
 
 pub(super) fn run(
     client: &Client,
     program: &str,
-    tests: &[(&str, &[&str])],
+    runs: Runs,
     wanted: &dyn Fn(&str) -> bool,
     limit: Duration,
     seen: &mut dyn FnMut(&Outcome),
 ) -> Result<Vec<Outcome>> {
     let mut outcomes = Vec::new();
-    for (test, args) in tests.iter().filter(|(test, _)| wanted(test)) {
-        let argv = [program].into_iter().chain(args.iter().copied());
+    for (test, args) in runs.iter().filter(|(test, _)| wanted(test)) {
+        let pool = format!("{program}-{test}");
+        if args.contains(POOL) {
+            client.run(["ceph", "osd", "pool", "create", &pool, "8"])?;
+        }
+        let args = args.split_whitespace();
+        let args = args.map(|arg| if arg == POOL { &pool } else { arg });
+        let argv = [program].into_iter().chain(args);
         let verdict = match client.output(argv, limit) {
             Ok(out) if out.status.success() => Verdict::Passed,
             Ok(out) => {
