@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 use super::{Outcome, Verdict, matches};
 
 /// A list of known failures: per line a suite, a pattern of tests in it, and the reason. Tests that
-/// also pass have a reason that begins with [`SOMETIMES`].
+/// also pass have a reason that begins with `sometimes: `.
 #[derive(Debug, Default)]
 pub struct Expectations(Vec<Known>);
 
