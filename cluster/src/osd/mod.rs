@@ -13,6 +13,7 @@ pub mod cls;
 mod dups;
 pub mod exec;
 pub mod faults;
+mod limits;
 pub mod mon;
 pub mod object;
 pub mod outbox;

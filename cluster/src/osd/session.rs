@@ -80,8 +80,8 @@ pub(super) struct Session {
     /// The newest epoch that the client is known to have, or will have when it has read what it was
     /// sent.
     pub projected: u32,
-    /// It has watches.
-    pub watches: bool,
+    /// Watches made over it since they were counted last, with what there was then.
+    pub watches: usize,
     /// Requests of an epoch that the OSD has not seen, and what came after them.
     pub waiting: VecDeque<Parked>,
     parked: usize,
@@ -98,7 +98,7 @@ impl Session {
             peer,
             caps,
             projected: 0,
-            watches: false,
+            watches: 0,
             waiting: VecDeque::new(),
             parked: 0,
             parked_bytes: 0,

@@ -69,7 +69,13 @@ struct Notify {
     object: Name,
     waits_for: BTreeSet<WatchKey>,
     replies: BTreeMap<(u64, u64), Vec<u8>>,
+    /// What it takes in memory, more or less.
+    bytes: usize,
 }
+
+/// Of a notify, and of each watcher's part in it, besides what they bring.
+const NOTIFY: usize = 512;
+const PART: usize = 128;
 
 /// A notify as it begins.
 #[derive(Debug)]
@@ -87,6 +93,8 @@ pub(super) struct NewNotify {
 pub(super) struct Watches {
     objects: BTreeMap<Name, Object>,
     notifies: BTreeMap<u64, Notify>,
+    /// Of all notifies.
+    notify_bytes: usize,
 }
 
 fn send(out: &mut Outbox, link: Link, m: &MWatchNotify<'_>, data: Option<Payload>) {
@@ -136,6 +144,23 @@ impl Notify {
 impl Watches {
     pub(super) fn is_empty(&self) -> bool {
         self.objects.is_empty() && self.notifies.is_empty()
+    }
+
+    /// Watches there are, or those of a connection.
+    pub(super) fn count(&self, of: Option<Link>) -> usize {
+        let watches = self.objects.values().flat_map(|o| o.watches.values());
+        watches.filter(|w| of.is_none() || w.link == of).count()
+    }
+
+    /// What notifies under way take in memory.
+    pub(super) fn notify_bytes(&self) -> usize {
+        self.notify_bytes
+    }
+
+    fn end(&mut self, id: u64) -> Option<Notify> {
+        let notify = self.notifies.remove(&id)?;
+        self.notify_bytes -= notify.bytes;
+        Some(notify)
     }
 
     /// Takes up what an object remembers, unless its watches are known; they expire unless their
@@ -276,10 +301,12 @@ impl Watches {
             return;
         }
         if let Some(reply) = reply {
+            notify.bytes += reply.len();
+            self.notify_bytes += reply.len();
             notify.replies.insert((key.0.num as u64, key.1), reply);
         }
         if notify.waits_for.is_empty()
-            && let Some(notify) = self.notifies.remove(&id)
+            && let Some(notify) = self.end(id)
         {
             notify.complete(id, false, out);
         }
@@ -304,6 +331,7 @@ impl Watches {
             object: name.clone(),
             waits_for: BTreeSet::new(),
             replies: BTreeMap::new(),
+            bytes: 0,
         };
         let watches = self.objects.get_mut(&name).map(|o| &mut o.watches);
         for (key, watch) in watches.into_iter().flatten() {
@@ -320,17 +348,21 @@ impl Watches {
         if notify.waits_for.is_empty() {
             notify.complete(id, false, out);
         } else {
+            notify.bytes = NOTIFY + notify.payload.len() + PART * notify.waits_for.len();
+            self.notify_bytes += notify.bytes;
             self.notifies.insert(id, notify);
         }
     }
 
-    /// `Watch::notify_ack`. A cookie of zero stands for all of the client's watches.
+    /// `Watch::notify_ack`. A cookie of zero stands for all of the client's watches. A reply for
+    /// which there is no room is not taken.
     pub(super) fn ack(
         &mut self,
         oid: &HObjectRef<'_>,
         key: WatchKey,
         id: u64,
         reply: Vec<u8>,
+        mut room: usize,
         out: &mut Outbox,
     ) {
         let Some(object) = self.objects.get_mut(&Name::of(oid)) else {
@@ -339,7 +371,8 @@ impl Watches {
         let whose = |k: &WatchKey| k.0 == key.0 && (key.1 == 0 || k.1 == key.1);
         let mut answered = Vec::new();
         for (k, watch) in object.watches.iter_mut().filter(|(k, _)| whose(k)) {
-            if watch.notifies.remove(&id) {
+            if reply.len() <= room && watch.notifies.remove(&id) {
+                room -= reply.len();
                 answered.push(*k);
             }
         }
@@ -369,7 +402,7 @@ impl Watches {
             .map(|(id, _)| *id)
             .collect();
         for id in due {
-            let Some(notify) = self.notifies.remove(&id) else {
+            let Some(notify) = self.end(id) else {
                 continue;
             };
             let watches = self.objects.get_mut(&notify.object).map(|o| &mut o.watches);
@@ -494,8 +527,22 @@ mod tests {
         w.notify(&OID, new_notify(7), SECOND, &mut out);
         let told: Vec<_> = sent(&mut out).iter().map(|m| (m.0, m.1, m.2)).collect();
         assert_eq!(told, [(1, 1, 11), (2, 1, 22)]);
-        w.ack(&OID, (entity(1), 11), 7, b"yes".to_vec(), &mut out);
-        w.ack(&OID, (entity(1), 11), 7, b"again".to_vec(), &mut out);
+        w.ack(
+            &OID,
+            (entity(1), 11),
+            7,
+            b"yes".to_vec(),
+            usize::MAX,
+            &mut out,
+        );
+        w.ack(
+            &OID,
+            (entity(1), 11),
+            7,
+            b"again".to_vec(),
+            usize::MAX,
+            &mut out,
+        );
         assert!(sent(&mut out).is_empty());
         assert_eq!(w.next_deadline(), Some(11 * SECOND));
         assert!(w.expire(11 * SECOND, &mut out).is_empty());
@@ -508,7 +555,7 @@ mod tests {
             (1, &b"yes"[..])
         );
         // A late answer is nobody's.
-        w.ack(&OID, (entity(2), 22), 7, Vec::new(), &mut out);
+        w.ack(&OID, (entity(2), 22), 7, Vec::new(), usize::MAX, &mut out);
         assert!(out.is_empty());
     }
 

@@ -1,16 +1,15 @@
 //! Operations on an object's attributes.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use super::state::{HEAD, State, io};
 use super::{Done, OK, errno};
 use crate::codec::{Put, Reader};
 use crate::objecter::msg::{CmpMode, CmpOp, XattrArgs};
 use crate::osd::cls::Errno;
+use crate::osd::limits;
 use crate::osd::store::{Step, Store};
-
-/// `osd_max_attr_name_len`.
-const MAX_NAME: u32 = 100;
 
 /// Name and value.
 type Attr = (Vec<u8>, Vec<u8>);
@@ -111,8 +110,26 @@ impl<'a, S: Store> State<'_, '_, 'a, S> {
         }
     }
 
+    /// Sizes of the attributes, with what the operations so far have set.
+    fn attr_sizes(&mut self) -> Result<&mut BTreeMap<Vec<u8>, u64>, Errno> {
+        let known = match self.attr_sizes.take() {
+            Some(sizes) => sizes,
+            None if self.stored => {
+                let attrs = self.store.attrs(self.req.pg, &self.target).map_err(io)?;
+                let size = |name: &[u8], value: &[u8]| (name.len() + value.len()) as u64;
+                let sizes = attrs.into_iter().map(|(n, v)| {
+                    let size = size(&n, &v);
+                    (n, size)
+                });
+                sizes.collect()
+            }
+            None => BTreeMap::new(),
+        };
+        Ok(self.attr_sizes.insert(known))
+    }
+
     pub(super) fn set_attr_op(&mut self, x: XattrArgs, input: &'a [u8]) -> Done {
-        if x.name_len > MAX_NAME {
+        if x.name_len as usize > limits::ATTR_NAME {
             self.changes += 1;
             return Err(errno(libc::ENAMETOOLONG));
         }
@@ -123,8 +140,14 @@ impl<'a, S: Store> State<'_, '_, 'a, S> {
 
     pub(super) fn set_attr(&mut self, name: Cow<'a, [u8]>, value: Cow<'a, [u8]>) -> Done {
         self.changes += 1;
-        if name.len() > MAX_NAME as usize {
+        if name.len() > limits::ATTR_NAME {
             return Err(errno(libc::ENAMETOOLONG));
+        }
+        let size = (name.len() + value.len()) as u64;
+        let sizes = self.attr_sizes()?;
+        sizes.insert(name.to_vec(), size);
+        if sizes.values().sum::<u64>() > limits::ATTRS {
+            return Err(errno(libc::EFBIG));
         }
         self.make();
         self.step(Step::SetAttr {
@@ -144,6 +167,9 @@ impl<'a, S: Store> State<'_, '_, 'a, S> {
         self.changes += 1;
         if !self.exists || self.info.whiteout {
             return Err(errno(libc::ENOENT));
+        }
+        if let Some(sizes) = &mut self.attr_sizes {
+            sizes.remove(&*name);
         }
         self.step(Step::RemoveAttr { obj: HEAD, name });
         OK

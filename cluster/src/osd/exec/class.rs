@@ -93,6 +93,7 @@ impl<S: Store> Context for Object<'_, '_, '_, '_, S> {
             ..Extent::default()
         };
         self.state.read(e, &mut out)?;
+        self.state.spend(out.len() as u64)?;
         Ok(out)
     }
 
@@ -102,11 +103,13 @@ impl<S: Store> Context for Object<'_, '_, '_, '_, S> {
             length: data.len() as u64,
             ..Extent::default()
         };
+        self.state.spend(e.length)?;
         self.change(|s| s.write(e, data.to_vec().into()))
     }
 
     fn write_full(&mut self, data: &[u8]) -> Result<()> {
         let length = data.len() as u64;
+        self.state.spend(length)?;
         self.change(|s| s.write_full(length, data.to_vec().into()))
     }
 

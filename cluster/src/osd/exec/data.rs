@@ -2,13 +2,14 @@
 
 use std::borrow::Cow;
 
-use super::state::{HEAD, MAX_OBJECT, MAX_REPLY, State, check_size, io};
+use super::state::{HEAD, State, check_size, io};
 use super::xxhash::{xxh32, xxh64};
 use super::{Done, OK, errno};
 use crate::codec::{Put, Reader};
 use crate::msgr::ceph_crc32c;
 use crate::objecter::msg::{AllocHint, Checksum, Extent, WriteSame};
 use crate::osd::cls::Errno;
+use crate::osd::limits;
 use crate::osd::store::{Step, Store};
 
 /// A comparison that fails at a byte returns minus this and the byte's place (`MAX_ERRNO`).
@@ -31,7 +32,7 @@ impl<'a, S: Store> State<'_, '_, 'a, S> {
     }
 
     fn reserve(&self, out: &[u8], length: u64) -> Result<(), Errno> {
-        if out.len() as u64 + length > MAX_REPLY {
+        if out.len() as u64 + length > limits::REPLY {
             return Err(errno(libc::E2BIG));
         }
         Ok(())
@@ -111,6 +112,8 @@ impl<'a, S: Store> State<'_, '_, 'a, S> {
             size = e.truncate_size;
         }
         let length = e.length.min(size.saturating_sub(e.offset));
+        // No more than there is to compare with.
+        let length = length.min(input.len() as u64);
         let mut there = Vec::new();
         if length > 0 && self.was_there {
             self.read(Extent { length, ..e }, &mut there)?;
@@ -150,29 +153,89 @@ impl<'a, S: Store> State<'_, '_, 'a, S> {
             _ => input.u32().map(u64::from),
         };
         let seed = seed.map_err(|_| invalid)?;
-        let mut data = Vec::new();
-        if length > 0 {
+        let chunk = if chunk > 0 { chunk } else { length };
+        let count = length.checked_div(chunk).unwrap_or(0);
+        let width = if c.kind == XXHASH64 { 8 } else { 4 };
+        self.reserve(out, width * count)?;
+        self.spend(length)?;
+        let start = out.len();
+        out.put_count(count as usize);
+        let done = match c.kind {
+            CRC32C => self.crcs(c.offset, length, chunk, seed as u32, out),
+            _ => self.xxhashes(&c, length, chunk, seed, out),
+        };
+        if done.is_err() {
+            out.truncate(start);
+        }
+        done
+    }
+
+    /// One hash for each chunk of a range that is a number of them.
+    fn xxhashes(
+        &mut self,
+        c: &Checksum,
+        length: u64,
+        chunk: u64,
+        seed: u64,
+        out: &mut Vec<u8>,
+    ) -> Done {
+        const PIECE: u64 = 1 << 20;
+        let most = chunk * (PIECE / chunk.max(1)).max(1);
+        let mut piece = Vec::new();
+        let mut at = 0;
+        while at < length {
+            let n = most.min(length - at);
+            piece.clear();
             let e = Extent {
-                offset: c.offset,
-                length,
+                offset: c.offset + at,
+                length: n,
                 ..Extent::default()
             };
-            self.read(e, &mut data)?;
+            self.read(e, &mut piece)?;
+            if piece.len() as u64 != n {
+                return Err(errno(libc::EINVAL));
+            }
+            for part in piece.chunks_exact(chunk as usize) {
+                match c.kind {
+                    XXHASH32 => out.put_u32(xxh32(seed as u32, part)),
+                    _ => out.put_u64(xxh64(seed, part)),
+                }
+            }
+            at += n;
         }
-        if data.len() as u64 != length {
-            return Err(invalid);
+        OK
+    }
+
+    /// One checksum for each chunk of a range that is a number of them.
+    fn crcs(&mut self, offset: u64, length: u64, chunk: u64, seed: u32, out: &mut Vec<u8>) -> Done {
+        const PIECE: u64 = 1 << 20;
+        let mut piece = Vec::new();
+        let (mut at, mut left, mut crc) = (0, chunk, seed);
+        while at < length {
+            let n = PIECE.min(length - at);
+            piece.clear();
+            let e = Extent {
+                offset: offset + at,
+                length: n,
+                ..Extent::default()
+            };
+            self.read(e, &mut piece)?;
+            if piece.len() as u64 != n {
+                return Err(errno(libc::EINVAL));
+            }
+            let mut rest = &piece[..];
+            while !rest.is_empty() {
+                let (part, behind) = rest.split_at(rest.len().min(left as usize));
+                crc = ceph_crc32c(crc, part);
+                left -= part.len() as u64;
+                rest = behind;
+                if left == 0 {
+                    out.put_u32(crc);
+                    (left, crc) = (chunk, seed);
+                }
+            }
+            at += n;
         }
-        let chunk = if chunk > 0 {
-            chunk as usize
-        } else {
-            data.len()
-        };
-        let chunks = data.chunks_exact(chunk.max(1));
-        out.put_list(chunks, |out, part| match c.kind {
-            XXHASH32 => out.put_u32(xxh32(seed as u32, part)),
-            XXHASH64 => out.put_u64(xxh64(seed, part)),
-            _ => out.put_u32(ceph_crc32c(seed as u32, part)),
-        });
         OK
     }
 
@@ -218,7 +281,7 @@ impl<'a, S: Store> State<'_, '_, 'a, S> {
     /// A write that was sent after a truncation and comes before it.
     fn hear_of_truncation(&mut self, e: Extent) -> Result<(), Errno> {
         // Ceph would take any size here, and the object would then claim to have it.
-        if e.truncate_size > MAX_OBJECT {
+        if e.truncate_size > limits::OBJECT {
             return Err(errno(libc::EFBIG));
         }
         if self.exists && !self.info.whiteout {
@@ -281,7 +344,7 @@ impl<'a, S: Store> State<'_, '_, 'a, S> {
         {
             return Err(errno(libc::EINVAL));
         }
-        if w.length > MAX_OBJECT {
+        if w.length > limits::OBJECT {
             return Err(errno(libc::EFBIG));
         }
         let e = Extent {
@@ -289,6 +352,7 @@ impl<'a, S: Store> State<'_, '_, 'a, S> {
             length: w.length,
             ..Extent::default()
         };
+        self.spend(w.length)?;
         let times = (w.length / w.data_length) as usize;
         self.write(e, input.repeat(times).into())
     }
@@ -304,7 +368,7 @@ impl<'a, S: Store> State<'_, '_, 'a, S> {
     }
 
     pub(super) fn zero(&mut self, offset: u64, length: u64) -> Done {
-        let inside = offset < MAX_OBJECT && (1..=MAX_OBJECT).contains(&length);
+        let inside = offset < limits::OBJECT && (1..=limits::OBJECT).contains(&length);
         if self.exists && inside && offset + length >= self.info.size {
             if offset >= self.info.size {
                 return Ok(None);

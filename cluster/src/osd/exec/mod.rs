@@ -28,10 +28,12 @@ use crate::objecter::msg::{
 use crate::osdmap::{Pool, SnapIntervals};
 
 use super::cls::{Errno, Method};
+use super::limits;
 use super::outbox::Peer;
 use super::store::{Store, Transaction};
 pub use snaps::trim_object;
 use state::State;
+pub(super) use watch::LEGACY_WATCH;
 
 /// A request on one object, as the pg hands it over.
 #[derive(Debug, Clone, Copy)]
@@ -208,10 +210,14 @@ fn run<'a, S: Store>(mut state: State<'_, '_, 'a, S>, reply: &mut Vec<u8>) -> Ou
     let mut parts = req.op.split(req.data);
     for part in parts.by_ref() {
         let start = reply.len();
-        let done = match part {
+        let mut done = match part {
             Ok((op, input)) => operate(&mut state, &op, input, reply),
             Err(_) => Err(errno(libc::EINVAL)),
         };
+        if reply.len() as u64 > limits::REPLY {
+            reply.truncate(start);
+            done = Err(errno(libc::E2BIG));
+        }
         match done {
             Ok(Some(code)) => result = code,
             Ok(None) => {}

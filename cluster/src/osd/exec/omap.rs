@@ -4,17 +4,20 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::state::{HEAD, MAX_REPLY, State, io};
+use super::state::{HEAD, State, io};
 use super::{Done, OK, errno};
 use crate::codec::{DecodeError, Put, Reader};
-use crate::objecter::msg::CmpOp;
+use crate::objecter::msg::{CmpOp, HObjectRef};
 use crate::osd::cls::{Errno, Pairs};
+use crate::osd::limits;
 use crate::osd::store::{Pair, Step, Store};
 
-/// `osd_max_omap_entries_per_request`.
-const MAX_ENTRIES: u64 = 1024;
 /// Pairs that are taken from the store at a time.
 const BATCH: usize = 128;
+
+fn pair_size(key: &[u8], value: &[u8]) -> u64 {
+    limits::PAIR + key.len() as u64 + value.len() as u64
+}
 
 fn malformed(_: DecodeError) -> Errno {
     errno(libc::EINVAL)
@@ -36,7 +39,7 @@ impl<'a, S: Store> State<'_, '_, 'a, S> {
         max: u64,
     ) -> Result<Pairs, Errno> {
         self.reads += 1;
-        let max = max.min(MAX_ENTRIES) as usize;
+        let max = max.min(limits::OMAP_ENTRIES) as usize;
         let mut pairs: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
         if !self.stored {
             return Ok((pairs, false));
@@ -50,7 +53,7 @@ impl<'a, S: Store> State<'_, '_, 'a, S> {
                 .omap_list(self.req.pg, &self.target, from, prefix, batch)
                 .map_err(io)?;
             for pair in page.items {
-                if bytes >= MAX_REPLY as usize {
+                if bytes as u64 >= limits::REPLY {
                     return Ok((pairs, true));
                 }
                 bytes += pair.0.len() + pair.1.len() + 8;
@@ -120,7 +123,7 @@ impl<'a, S: Store> State<'_, '_, 'a, S> {
         let mut found = 0u32;
         for key in keys {
             if let Some(value) = self.omap_value(key)? {
-                if out.len() as u64 + value.len() as u64 > MAX_REPLY {
+                if out.len() as u64 + value.len() as u64 > limits::REPLY {
                     return Err(errno(libc::E2BIG));
                 }
                 out.put_blob(key);
@@ -173,6 +176,14 @@ impl<'a, S: Store> State<'_, '_, 'a, S> {
     pub(super) fn omap_set(&mut self, pairs: Vec<Pair<'a>>) -> Done {
         self.changes += 1;
         self.make();
+        let more = pairs.iter().map(|(k, v)| pair_size(k, v)).sum();
+        self.spend(limits::PAIR * pairs.len() as u64)?;
+        // Those that are there already count twice until the next request.
+        let size = self.omap_size()?.saturating_add(more);
+        if size > limits::OMAP {
+            return Err(errno(libc::EFBIG));
+        }
+        self.omap_size = Some(size);
         self.omap_made = true;
         self.step(Step::OmapSet { obj: HEAD, pairs });
         OK
@@ -180,6 +191,9 @@ impl<'a, S: Store> State<'_, '_, 'a, S> {
 
     pub(super) fn omap_set_header(&mut self, header: Cow<'a, [u8]>) -> Done {
         self.changes += 1;
+        if header.len() as u64 > limits::ATTRS {
+            return Err(errno(libc::EFBIG));
+        }
         self.make();
         self.omap_made = true;
         self.step(Step::OmapSetHeader { obj: HEAD, header });
@@ -198,10 +212,28 @@ impl<'a, S: Store> State<'_, '_, 'a, S> {
     pub(super) fn omap_clear(&mut self) -> Done {
         self.need_object()?;
         if self.omap_made || self.has_omap()? {
+            let size = self.omap_size()?;
+            self.spend(size)?;
+            self.omap_size = Some(0);
             self.omap_made = false;
             self.step(Step::OmapClear(HEAD));
         }
         OK
+    }
+
+    /// What the omap comes to, with what the operations so far have set.
+    fn omap_size(&mut self) -> Result<u64, Errno> {
+        if let Some(size) = self.omap_size {
+            return Ok(size);
+        }
+        let target = self.target;
+        self.stored_omap_size(&target)
+    }
+
+    pub(super) fn stored_omap_size(&mut self, oid: &HObjectRef<'_>) -> Result<u64, Errno> {
+        let size = self.store.omap_size(self.req.pg, oid);
+        let (keys, bytes) = size.map_err(io)?;
+        Ok(bytes.saturating_add(keys.saturating_mul(limits::PAIR)))
     }
 
     fn has_omap(&mut self) -> Result<bool, Errno> {
@@ -221,6 +253,7 @@ impl<'a, S: Store> State<'_, '_, 'a, S> {
 
     pub(super) fn omap_remove(&mut self, keys: Vec<Cow<'a, [u8]>>) -> Done {
         self.need_object()?;
+        self.spend(limits::PAIR * keys.len() as u64)?;
         self.step(Step::OmapRemove { obj: HEAD, keys });
         OK
     }
@@ -235,6 +268,8 @@ impl<'a, S: Store> State<'_, '_, 'a, S> {
 
     pub(super) fn omap_remove_range(&mut self, begin: Cow<'a, [u8]>, end: Cow<'a, [u8]>) -> Done {
         self.need_object()?;
+        let size = self.omap_size()?;
+        self.spend(size)?;
         self.step(Step::OmapRemoveRange {
             obj: HEAD,
             begin,

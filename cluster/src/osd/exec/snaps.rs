@@ -7,6 +7,7 @@ use super::{Done, Effect, ExecEnv, OK, errno};
 use crate::codec::Put;
 use crate::objecter::msg::{EVersion, HObject, HObjectRef, NOSNAP, PgId};
 use crate::osd::cls::Errno;
+use crate::osd::limits;
 use crate::osd::object::{CloneState, ObjectInfo, SnapSet};
 use crate::osd::store::{Step, Store, StoreError, Transaction};
 
@@ -70,7 +71,7 @@ impl<S: Store> State<'_, '_, '_, S> {
     }
 
     /// Brings the set of clones up to date with what was changed (`PrimaryLogPG::make_writeable`).
-    pub(super) fn account_to_clones(&mut self) {
+    pub(super) fn account_to_clones(&mut self) -> Result<(), Errno> {
         let set = &mut self.info.snaps;
         if let Some(size) = self.preserved {
             let new = self.snaps.iter().copied().take_while(|s| *s > set.seq);
@@ -84,11 +85,23 @@ impl<S: Store> State<'_, '_, '_, S> {
                 },
                 size,
             });
+            let kept: usize = set.clones.iter().map(|c| c.snaps.len().max(1)).sum();
+            if kept > limits::SNAPS {
+                return Err(errno(libc::E2BIG));
+            }
         }
-        if let Some(newest) = set.clones.last_mut() {
+        if !self.modified.is_empty()
+            && let Some((newest, older)) = set.clones.split_last_mut()
+        {
             newest.overlap = difference(&newest.overlap, &self.modified);
+            let pieces: usize = older.iter().map(|c| c.overlap.len()).sum();
+            if pieces + newest.overlap.len() > limits::OVERLAPS {
+                // As if all of it had changed, which is always safe to say.
+                newest.overlap.clear();
+            }
         }
         set.seq = set.seq.max(self.snap_seq);
+        Ok(())
     }
 
     /// A head on which clones hang, or will, stays as a whiteout (`should_whiteout`).
@@ -105,6 +118,7 @@ impl<S: Store> State<'_, '_, '_, S> {
             return Err(errno(libc::ENOENT));
         }
         self.step(Step::Remove(HEAD));
+        self.omap_size = Some(0);
         self.change_data(0, self.info.size);
         self.info.size = 0;
         if !self.info.watchers.is_empty() {
@@ -148,6 +162,9 @@ impl<S: Store> State<'_, '_, '_, S> {
             self.modify = true;
             return OK;
         }
+        let omap = self.stored_omap_size(&source)?;
+        self.spend(omap + limits::ATTRS)?;
+        (self.omap_size, self.attr_sizes) = (Some(omap), None);
         if self.exists {
             self.step(Step::Remove(HEAD));
         }

@@ -1,5 +1,7 @@
 //! The state of a request while its operations are carried out (`PrimaryLogPG::OpContext`).
 
+use std::collections::BTreeMap;
+
 use smallvec::SmallVec;
 
 use super::ranges::{self, Range};
@@ -7,15 +9,11 @@ use super::{Done, Effect, ExecEnv, Outcome, Request, errno};
 use crate::codec::UTime;
 use crate::objecter::msg::{HObjectRef, NOSNAP, OsdFlags, SNAPDIR};
 use crate::osd::cls::Errno;
+use crate::osd::limits;
 use crate::osd::object::ObjectInfo;
 use crate::osd::store::{Obj, Step, Store, StoreError, Transaction};
 use crate::osdmap::pool::flag;
 
-/// `osd_max_object_size`.
-pub(super) const MAX_OBJECT: u64 = 128 << 20;
-/// What one request may return. Ceph has no such limit, and a client that reads an object a
-/// thousand times in one request could take all memory.
-pub(super) const MAX_REPLY: u64 = 256 << 20;
 /// `CEPH_MAXSNAP`.
 const MAX_SNAP: u64 = u64::MAX - 2;
 
@@ -59,6 +57,14 @@ pub(super) struct State<'s, 'e, 'a, S> {
     /// Operations so far that read or write, for the rules of class methods.
     pub reads: u32,
     pub changes: u32,
+
+    /// Bytes as [`limits::WORK`] counts them.
+    work: u64,
+    /// Sizes of the object's attributes, as far as the operations so far tell, once one of them has
+    /// made some.
+    pub attr_sizes: Option<BTreeMap<Vec<u8>, u64>>,
+    /// Likewise of its omap, as [`limits::OMAP`] counts it.
+    pub omap_size: Option<u64>,
 }
 
 /// What the client is told of a store that fails.
@@ -68,7 +74,8 @@ pub(super) fn io(_: StoreError) -> Errno {
 
 /// `check_offset_and_length`.
 pub(super) fn check_size(offset: u64, length: u64) -> Result<(), Errno> {
-    if offset >= MAX_OBJECT || length > MAX_OBJECT || offset + length > MAX_OBJECT {
+    let max = limits::OBJECT;
+    if offset >= max || length > max || offset + length > max {
         return Err(errno(libc::EFBIG));
     }
     Ok(())
@@ -144,6 +151,9 @@ impl<'s, 'e, 'a, S: Store> State<'s, 'e, 'a, S> {
             effects: Vec::new(),
             reads: 0,
             changes: 0,
+            work: 0,
+            attr_sizes: None,
+            omap_size: None,
         })
     }
 
@@ -160,6 +170,9 @@ impl<'s, 'e, 'a, S: Store> State<'s, 'e, 'a, S> {
             self.snaps.extend(pool.snaps.keys().rev().copied());
         } else {
             self.snap_seq = op.snap_seq;
+            if op.snaps.len() > limits::SNAPS {
+                return Err(errno(libc::E2BIG));
+            }
             let env = &*self.env;
             let there = |s: &u64| !env.removed(*s) && !env.trimmed(*s);
             self.snaps.extend(op.snaps.iter().filter(there));
@@ -184,6 +197,15 @@ impl<'s, 'e, 'a, S: Store> State<'s, 'e, 'a, S> {
             self.info.whiteout = false;
             self.touch_info();
         }
+    }
+
+    /// Counts what an operation makes, copies or looks at.
+    pub(super) fn spend(&mut self, bytes: u64) -> Result<(), Errno> {
+        self.work = self.work.saturating_add(bytes);
+        if self.work > limits::WORK {
+            return Err(errno(libc::E2BIG));
+        }
+        Ok(())
     }
 
     /// Something changes, if only the info.
@@ -253,7 +275,7 @@ impl<'s, 'e, 'a, S: Store> State<'s, 'e, 'a, S> {
         if self.broken {
             return Err(errno(libc::EIO));
         }
-        self.account_to_clones();
+        self.account_to_clones()?;
         let req = self.req;
         if self.user_modify {
             // No less than the pg's version, which is all that old clients see.

@@ -8,6 +8,7 @@ use super::{Done, OK, errno};
 use crate::codec::{Put, Reader, Result as Decoded};
 use crate::objecter::msg::Extent;
 use crate::osd::cls::Errno;
+use crate::osd::limits;
 use crate::osd::store::Store;
 
 /// `CEPH_OSD_TMAP_*` (`src/include/rados.h`).
@@ -86,6 +87,9 @@ impl<'a, S: Store> State<'_, '_, 'a, S> {
 
     /// Replaces the map, if it is one.
     pub(super) fn map_put(&mut self, input: &'a [u8]) -> Done {
+        if input.len() as u64 > limits::TMAP {
+            return Err(errno(libc::E2BIG));
+        }
         let map = Map::decode(input).map_err(|_| errno(libc::EINVAL))?;
         let data = map.encode();
         self.write_full(data.len() as u64, data.into())
@@ -94,6 +98,9 @@ impl<'a, S: Store> State<'_, '_, 'a, S> {
     pub(super) fn map_update(&mut self, input: &'a [u8]) -> Done {
         if input.is_empty() {
             return OK;
+        }
+        if self.info.size > limits::TMAP {
+            return Err(errno(libc::E2BIG));
         }
         let mut old = Vec::new();
         self.read(Extent::default(), &mut old)?;

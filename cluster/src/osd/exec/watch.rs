@@ -5,13 +5,14 @@ use super::{Done, Effect, OK, errno};
 use crate::codec::{Put, Reader};
 use crate::objecter::msg::{WatchArgs, WatchOp};
 use crate::osd::cls::Errno;
+use crate::osd::limits;
 use crate::osd::object::WatchRecord;
 use crate::osd::store::Store;
 
 /// `osd_client_watch_timeout` and `osd_default_notify_timeout`.
 const DEFAULT_TIMEOUT: u32 = 30;
 /// `CEPH_OSD_WATCH_OP_LEGACY_WATCH`: a watch of a client that does not ping.
-const LEGACY_WATCH: u8 = 1;
+pub(in crate::osd) const LEGACY_WATCH: u8 = 1;
 
 impl<S: Store> State<'_, '_, '_, S> {
     pub(super) fn watch(&mut self, w: WatchArgs) -> Done {
@@ -36,7 +37,12 @@ impl<S: Store> State<'_, '_, '_, S> {
         };
         // Sorted, as Ceph has them in a map.
         let place = |r: &WatchRecord| (r.cookie, r.entity).cmp(&(w.cookie, entity));
-        let found = self.watchers()?.binary_search_by(place);
+        let found = if self.writes {
+            self.info.watchers.binary_search_by(place)
+        } else {
+            let info = self.store.info(self.req.pg, &self.target).map_err(io)?;
+            info.map_or(Err(0), |i| i.watchers.binary_search_by(place))
+        };
         let connect = Effect::Watch {
             cookie: w.cookie,
             timeout_seconds: record.timeout_seconds,
@@ -44,6 +50,9 @@ impl<S: Store> State<'_, '_, '_, S> {
         match (op, found) {
             (Some(WatchOp::Watch), found) => {
                 if let Err(at) = found {
+                    if self.info.watchers.len() >= limits::OBJECT_WATCHES {
+                        return Err(errno(libc::EUSERS));
+                    }
                     self.touch_info();
                     self.info.watchers.insert(at, record);
                 }
@@ -102,12 +111,16 @@ impl<S: Store> State<'_, '_, '_, S> {
             Ok((timeout, Ok(payload))) => (timeout, payload),
             _ => (0, &[][..]),
         };
+        let told = payload.len() * self.watchers()?.len();
+        if payload.len() > limits::NOTIFY || told > limits::FAN_OUT {
+            return Err(errno(libc::EMSGSIZE));
+        }
+        self.spend(told as u64)?;
         self.effects.push(Effect::Notify {
             cookie,
-            timeout_seconds: if timeout == 0 {
-                DEFAULT_TIMEOUT
-            } else {
-                timeout
+            timeout_seconds: match timeout {
+                0 => DEFAULT_TIMEOUT,
+                asked => asked.min(limits::NOTIFY_TIMEOUT),
             },
             payload: payload.to_vec(),
         });
@@ -125,6 +138,9 @@ impl<S: Store> State<'_, '_, '_, S> {
             Ok::<_, crate::codec::DecodeError>((notify_id, cookie, payload))
         })();
         let (notify_id, cookie, payload) = ack.unwrap_or((legacy_id, 0, &[]));
+        if payload.len() > limits::NOTIFY {
+            return Err(errno(libc::EMSGSIZE));
+        }
         self.effects.push(Effect::NotifyAck {
             notify_id,
             cookie,

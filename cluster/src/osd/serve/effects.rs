@@ -5,6 +5,7 @@ use crate::codec::Now;
 use crate::objecter::msg::{HObject, HObjectRef, NOSNAP, PgId};
 
 use super::super::exec::Effect;
+use super::super::limits;
 use super::super::object::WatchRecord;
 use super::super::outbox::{Link, Outbox};
 use super::super::pg::Place;
@@ -27,6 +28,11 @@ fn or_default(seconds: u32) -> u32 {
 
 impl<S: Store> Osd<S> {
     pub(super) fn take_effect(&mut self, e: Effects, link: Link, now: Now, out: &mut Outbox) {
+        let acks = |e: &Effect| matches!(e, Effect::NotifyAck { .. });
+        let kept = match e.list.iter().any(acks) {
+            true => self.notify_bytes(),
+            false => 0,
+        };
         let Some(pg) = self.pgs.get_mut(&e.pg) else {
             return;
         };
@@ -36,6 +42,7 @@ impl<S: Store> Osd<S> {
         }
         let oid = e.oid.as_ref();
         let connected = self.sessions.contains_key(&link);
+        let elsewhere = kept.saturating_sub(pg.watches.notify_bytes());
         let mut ids = e.notify_ids;
         let mut wake = u64::MAX;
         // Whoever watched before the pg came here is told, too.
@@ -69,8 +76,9 @@ impl<S: Store> Osd<S> {
                     let link = connected.then_some(link);
                     pg.watches.connect(&oid, &record, link, now.mono, out);
                     if let Some(session) = link.and_then(|l| self.sessions.get_mut(&l)) {
-                        session.watches = true;
+                        session.watches += 1;
                     }
+                    self.watches += 1;
                 }
                 Effect::Notify {
                     cookie,
@@ -96,7 +104,9 @@ impl<S: Store> Osd<S> {
                     payload,
                 } => {
                     let key = (e.peer, cookie);
-                    pg.watches.ack(&oid, key, notify_id, payload, out);
+                    let kept = elsewhere + pg.watches.notify_bytes();
+                    let room = limits::NOTIFIES.saturating_sub(kept);
+                    pg.watches.ack(&oid, key, notify_id, payload, room, out);
                 }
                 Effect::Disconnect | Effect::Unwatch { .. } => {}
             }
@@ -104,6 +114,27 @@ impl<S: Store> Osd<S> {
         if wake < u64::MAX {
             self.wake(wake);
         }
+    }
+
+    /// What notifications under way take, in all pgs.
+    pub(super) fn notify_bytes(&self) -> usize {
+        self.pgs.values().map(|pg| pg.watches.notify_bytes()).sum()
+    }
+
+    /// Whether there is room for another watch. They are counted only when there may be none: what
+    /// was made is more than what is left.
+    pub(super) fn may_watch(&mut self, link: Link) -> bool {
+        let Some(session) = self.sessions.get_mut(&link) else {
+            return false;
+        };
+        if session.watches >= limits::LINK_WATCHES {
+            let watches = self.pgs.values().map(|pg| pg.watches.count(Some(link)));
+            session.watches = watches.sum();
+        }
+        if self.watches >= limits::WATCHES {
+            self.watches = self.pgs.values().map(|pg| pg.watches.count(None)).sum();
+        }
+        session.watches < limits::LINK_WATCHES && self.watches < limits::WATCHES
     }
 
     pub(super) fn tick_watches(&mut self, id: PgId, now: Now, out: &mut Outbox) {

@@ -6,6 +6,7 @@ use crate::objecter::msg::{MOsdOp, OpCode, OsdFlags, WatchOp};
 
 use super::super::caps::ClassUse;
 use super::super::cls::Method;
+use super::super::exec::LEGACY_WATCH;
 
 #[derive(Debug, Default)]
 pub(super) struct OpInfo<'a> {
@@ -19,6 +20,8 @@ pub(super) struct OpInfo<'a> {
     /// It is about a pg.
     pub of_pg: bool,
     pub has_ping: bool,
+    /// It may add a watch.
+    pub watches: bool,
     pub has_notify: bool,
     pub calls: SmallVec<[ClassUse<'a>; 2]>,
 }
@@ -55,6 +58,10 @@ impl<'a> OpInfo<'a> {
                 // No write, but its answer comes after those of earlier writes.
                 info.ordered = true;
                 info.has_ping = true;
+            }
+            if code == OpCode::WATCH {
+                let op = o.watch().op;
+                info.watches |= op == WatchOp::Watch as u8 || op == LEGACY_WATCH;
             }
             info.writes |= code.is_write() && !ping;
             info.reads |= code.is_read() || code == OpCode::WATCH;

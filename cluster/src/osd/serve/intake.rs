@@ -11,6 +11,7 @@ use crate::osdmap::pool::flag;
 
 use super::super::caps::OsdRequest;
 use super::super::faults::{Action, When};
+use super::super::limits;
 use super::super::outbox::{Link, Outbox};
 use super::super::pg::{bounds, contains};
 use super::super::session::Parked;
@@ -27,11 +28,9 @@ const ENAMETOOLONG: i32 = 36;
 const EMSGSIZE: i32 = 90;
 /// `EBLOCKLISTED` is `ESHUTDOWN`.
 const EBLOCKLISTED: i32 = 108;
+const EUSERS: i32 = 87;
+const ENOBUFS: i32 = 105;
 
-/// `osd_max_object_name_len`, `osd_max_object_namespace_len` and `osd_max_write_size`.
-const MAX_NAME: usize = 2048;
-const MAX_NAMESPACE: usize = 256;
-const MAX_WRITE: usize = 90 << 20;
 /// Requests that wait for one pg. Further ones are backed off, where the client knows how.
 const MAX_WAITING: usize = 1024;
 /// `CEPH_OSD_FLAG_PARALLELEXEC`.
@@ -292,9 +291,9 @@ impl<S: Store> Osd<S> {
         if info.of_pg {
             return self.pg_op(link, m, op, now, out);
         }
-        if op.oid.len() > MAX_NAME
-            || op.locator.key.len() > MAX_NAME
-            || op.locator.namespace.len() > MAX_NAMESPACE
+        if op.oid.len() > limits::NAME
+            || op.locator.key.len() > limits::NAME
+            || op.locator.namespace.len() > limits::NAMESPACE
         {
             return self.refuse(link, m, op, ENAMETOOLONG, now, out);
         }
@@ -315,11 +314,17 @@ impl<S: Store> Osd<S> {
             }
             return;
         }
-        if info.may_write() && m.data.len() > MAX_WRITE {
+        if info.may_write() && m.data.len() > limits::WRITE {
             return self.refuse(link, m, op, EMSGSIZE, now, out);
         }
         if info.may_write() && self.answer_dup(link, m, op, now, out) {
             return;
+        }
+        if info.watches && !self.may_watch(link) {
+            return self.refuse(link, m, op, EUSERS, now, out);
+        }
+        if info.has_notify && self.notify_bytes() >= limits::NOTIFIES {
+            return self.refuse(link, m, op, ENOBUFS, now, out);
         }
         self.perform(link, m, op, &info, now, out);
     }

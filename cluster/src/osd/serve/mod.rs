@@ -191,6 +191,8 @@ pub struct Osd<S: Store> {
     /// By the transaction they wait for, and the order in which they were made.
     held: BTreeMap<(Seq, u64), Held>,
     last_held: u64,
+    /// Watches made here since they were counted last, with what there was then.
+    watches: usize,
     /// Watches whose removal is not durable, with their pg's interval.
     watch_removals: VecDeque<(Seq, PgId, u32, HObject, WatchKey)>,
     /// What was trimmed and is not durable, with the pg's interval.
@@ -236,6 +238,7 @@ impl<S: Store> Osd<S> {
             dirty_order: VecDeque::new(),
             held: BTreeMap::new(),
             last_held: 0,
+            watches: 0,
             watch_removals: VecDeque::new(),
             trimmed: VecDeque::new(),
             committed,
@@ -307,7 +310,7 @@ impl<S: Store> Osd<S> {
         let Some(session) = self.sessions.remove(&link) else {
             return;
         };
-        if session.watches {
+        if session.watches > 0 {
             self.pgs.values_mut().for_each(|p| p.watches.closed(link));
         }
         for pg in self.pgs.values_mut() {

@@ -10,6 +10,7 @@ use crate::objecter::msg::{
 
 use super::super::exec::{self, ExecEnv, Outcome, Request};
 use super::super::faults::{Action, When};
+use super::super::limits;
 use super::super::outbox::{Link, Outbox, Peer};
 use super::super::store::{LogEntry, Seq, Store, StoreError, Transaction};
 use super::info::OpInfo;
@@ -20,9 +21,6 @@ const ENOENT: i32 = 2;
 const EAGAIN: i32 = 11;
 const EOVERFLOW: i32 = 75;
 const ETIMEDOUT: i32 = 110;
-
-/// `osd_max_write_op_reply_len`.
-const MAX_WRITE_REPLY: u32 = 64;
 
 /// A hash of an object's names, whatever its snapshot.
 pub(super) fn object_key(oid: &HObjectRef<'_>) -> u64 {
@@ -334,10 +332,10 @@ fn bound_returns(op: &MOsdOp<'_>, outcome: &mut Outcome<'_>, bytes: &mut Vec<u8>
         return true;
     }
     let mut at = 0;
-    let mut fits = true;
+    let mut fits = outcome.ops.len() <= limits::RETURNS;
     for (rval, len) in &mut outcome.ops {
         let end = at + *len as usize;
-        if *len > MAX_WRITE_REPLY {
+        if *len > limits::WRITE_REPLY {
             bytes.drain(at..end);
             (*rval, *len) = (-EOVERFLOW, 0);
             fits = false;
@@ -352,17 +350,23 @@ fn bound_returns(op: &MOsdOp<'_>, outcome: &mut Outcome<'_>, bytes: &mut Vec<u8>
     fits
 }
 
-/// What a repetition of the request must be told of each operation.
+/// What a repetition of the request must be told of each operation: of a failed one how far it came,
+/// of one that asked for it what it returned, as long as that is little.
 fn returns(op: &MOsdOp<'_>, outcome: &Outcome<'_>, bytes: &[u8]) -> Vec<(i32, Vec<u8>)> {
-    if outcome.result >= 0 && !op.flags.has(OsdFlags::RETURNVEC) {
+    let wants = op.flags.has(OsdFlags::RETURNVEC);
+    if outcome.result >= 0 && !wants || outcome.ops.len() > limits::RETURNS {
         return Vec::new();
     }
     let mut at = 0;
     let mut part = |len: u32| {
         let end = at + len as usize;
-        let part = bytes.get(at..end).unwrap_or_default().to_vec();
+        let part = bytes.get(at..end).unwrap_or_default();
         at = end;
-        part
+        if wants && len <= limits::WRITE_REPLY {
+            part.to_vec()
+        } else {
+            Vec::new()
+        }
     };
     let ops = outcome.ops.iter();
     ops.map(|&(rval, len)| (rval, part(len))).collect()

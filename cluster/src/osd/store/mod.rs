@@ -250,6 +250,8 @@ pub trait Store {
     fn attrs(&mut self, pg: PgId, oid: &HObjectRef<'_>) -> Result<Vec<(Vec<u8>, Vec<u8>)>>;
     fn omap_header(&mut self, pg: PgId, oid: &HObjectRef<'_>) -> Result<Vec<u8>>;
     fn omap_get(&mut self, pg: PgId, oid: &HObjectRef<'_>, key: &[u8]) -> Result<Option<Vec<u8>>>;
+    /// Keys of the omap, and bytes of keys and values.
+    fn omap_size(&mut self, pg: PgId, oid: &HObjectRef<'_>) -> Result<(u64, u64)>;
     /// Up to `max` pairs whose keys are greater than `after` and begin with `prefix`. A key without
     /// bytes is thus never listed, as in Ceph.
     fn omap_list(

@@ -97,6 +97,9 @@ impl Store for SlowStore {
     fn omap_get(&mut self, pg: PgId, oid: &HObjectRef<'_>, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.inner.omap_get(pg, oid, key)
     }
+    fn omap_size(&mut self, pg: PgId, oid: &HObjectRef<'_>) -> Result<(u64, u64)> {
+        self.inner.omap_size(pg, oid)
+    }
     fn omap_list(
         &mut self,
         pg: PgId,

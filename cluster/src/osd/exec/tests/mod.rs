@@ -1,5 +1,6 @@
 mod classes;
 mod hostile;
+mod limits;
 mod live;
 mod operations;
 mod rig;

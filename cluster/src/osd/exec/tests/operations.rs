@@ -7,7 +7,7 @@ use crate::objecter::msg::{
     Checksum, CmpMode, CmpOp, Extent, NOSNAP, OpCode, OpFlags, OsdFlags, OsdOp, SNAPDIR,
 };
 use crate::objecter::results::{OmapKeys, OmapVals, SparseRead, Stat, decode_map};
-use crate::osd::exec::state::MAX_OBJECT;
+use crate::osd::limits::OBJECT as MAX_OBJECT;
 use crate::osd::store::Store;
 use crate::osdmap::pool::flag;
 

@@ -4,7 +4,9 @@ use crate::codec::{EntityAddr, Reader, UTime};
 use crate::objecter::ObjectOp;
 use crate::objecter::msg::{HObject, HObjectRef, OpCode, OsdFlags, OsdOp, PgLs, SNAPDIR};
 use crate::objecter::results::PgListing;
+use crate::osd::limits;
 use crate::osd::serve::OsdEvent;
+use crate::osd::store::Store;
 use crate::osdmap::Incremental;
 use crate::osdmap::pool::flag;
 use crate::payload::Payload;
@@ -534,4 +536,43 @@ fn a_listing_names_every_head_once() {
     let mut ask = r.ask(5002, "", ObjectOp::from_parts(&[bad], Payload::default()));
     ask.pg = Some(0);
     assert_eq!(r.call(link, &ask).0, -22);
+}
+
+fn kept_log(r: &mut Rig) -> Vec<crate::osd::store::LogEntry> {
+    let pg = super::rig::pg(r.pg_of(b"o"));
+    r.osds[0].store.pg_state(pg).unwrap().log
+}
+
+#[test]
+fn what_the_log_keeps_of_a_request_is_little() {
+    let mut r = rig();
+    let link = r.open(0, 10);
+    let content = vec![7; 1 << 20];
+    let write = r.ask(1, "o", ObjectOp::new().write_full(Payload::from(content)));
+    assert_eq!(r.call(link, &write).0, 0);
+    // It reads much, and fails then: the failure is remembered, not what was read.
+    let reads = (0..10).fold(ObjectOp::new(), |ops, _| ops.read(0, 1 << 20));
+    let read_and_fail = r.ask(2, "o", reads.create(true));
+    assert_eq!(r.call(link, &read_and_fail).0, -17);
+    assert_eq!(r.call(link, &read_and_fail).0, -17);
+    let kept = kept_log(&mut r);
+    let bytes = |e: &crate::osd::store::LogEntry| -> usize {
+        e.returns.iter().map(|(_, bytes)| 32 + bytes.len()).sum()
+    };
+    assert_eq!(kept.last().unwrap().result, -17);
+    assert!(kept.iter().all(|e| bytes(e) < 1000));
+
+    let many = |n| (0..n).fold(ObjectOp::new(), |ops, _| ops.append(Payload::from(vec![1])));
+    let fits = r.ask(3, "o", many(limits::RETURNS));
+    let mut over = r.ask(4, "o", many(limits::RETURNS + 1));
+    assert_eq!((r.call(link, &fits).0, r.call(link, &over).0), (0, 0));
+    over.flags |= OsdFlags::RETURNVEC;
+    over.tid = 5;
+    assert_eq!(r.call(link, &over).0, -75);
+    let fails = r.ask(6, "o", many(limits::RETURNS + 1).create(true));
+    for _ in 0..2 {
+        assert_eq!(r.call(link, &fails).0, -17);
+    }
+    let kept = kept_log(&mut r);
+    assert!(kept.iter().all(|e| bytes(e) < 64 * limits::RETURNS));
 }

@@ -3,6 +3,7 @@ use crate::codec::{AddrType, EntityAddr, UTime};
 use crate::objecter::ObjectOp;
 use crate::objecter::msg::WatchOp;
 use crate::objecter::results::NotifyReplies;
+use crate::osd::limits;
 use crate::osd::outbox::Link;
 use crate::osd::store::Store;
 use crate::osdmap::Incremental;
@@ -246,4 +247,75 @@ fn watches_move_with_their_pg_and_wait_for_their_owner() {
     assert_eq!(watch(&mut r, moved, 4, WatchOp::Ping), 0);
     r.place(0, 0);
     assert_eq!(watchers(&mut r), 1);
+}
+
+#[test]
+fn watches_of_a_connection_have_a_limit() {
+    let mut r = rig();
+    let watcher = r.open(0, 10);
+    let per = limits::OBJECT_WATCHES as u64;
+    let objects = (limits::LINK_WATCHES / limits::OBJECT_WATCHES) as u64;
+    let name = |n: u64| format!("w{n}");
+    let all =
+        |op: WatchOp| (0..per).fold(ObjectOp::new(), |ops, cookie| ops.watch(op, cookie, 0, 30));
+    let mut tid = 1;
+    let mut call = |r: &mut Rig, name: &str, op: ObjectOp| {
+        tid += 1;
+        let ask = r.ask(tid, name, op);
+        r.call(watcher, &ask).0
+    };
+    for n in 0..objects {
+        assert_eq!(call(&mut r, &name(n), ObjectOp::new().create(true)), 0);
+        assert_eq!(call(&mut r, &name(n), all(WatchOp::Watch)), 0);
+    }
+    let one = |op: WatchOp| ObjectOp::new().watch(op, 5, 0, 30);
+    assert_eq!(call(&mut r, "o", one(WatchOp::Watch)), -87);
+    // What it has goes on.
+    assert_eq!(call(&mut r, "w0", one(WatchOp::Ping)), 0);
+    assert_eq!(call(&mut r, "w0", one(WatchOp::Reconnect)), 0);
+    // Another's do not count.
+    let other = r.open(0, 11);
+    assert_eq!(watch(&mut r, other, 1, WatchOp::Watch), 0);
+    assert_eq!(call(&mut r, "w0", one(WatchOp::Unwatch)), 0);
+    assert_eq!(call(&mut r, "o", one(WatchOp::Watch)), 0);
+}
+
+#[test]
+fn notifications_under_way_have_a_limit() {
+    let mut r = rig();
+    let (watcher, notifier) = (r.open(0, 10), r.open(0, 11));
+    watch(&mut r, watcher, 1, WatchOp::Watch);
+    let payload = vec![1; limits::NOTIFY];
+    let mut ids = Vec::new();
+    for tid in 1..200 {
+        let ask = r.ask(tid, "o", ObjectOp::new().notify(5, 10, &payload));
+        match r.call_keeping(notifier, &ask) {
+            (0, out) => ids.push(u64::from_le_bytes(out.try_into().unwrap())),
+            (result, _) => {
+                assert_eq!(result, -105);
+                break;
+            }
+        }
+    }
+    assert_eq!(ids.len(), limits::NOTIFIES / limits::NOTIFY);
+    // There is no room for this answer; the watcher has then not answered.
+    let big = vec![2; limits::NOTIFY];
+    let ack = |r: &mut Rig, tid, id, reply: &[u8]| {
+        let ask = r.ask(tid, "o", ObjectOp::new().notify_ack(id, COOKIE, reply));
+        assert_eq!(r.call_keeping(watcher, &ask).0, 0);
+    };
+    ack(&mut r, 2, ids[0], &big);
+    assert!(notices(r.take(notifier)).is_empty());
+    ack(&mut r, 3, ids[0], b"");
+    assert_eq!(notices(r.take(notifier)).len(), 1);
+    let ask = r.ask(300, "o", ObjectOp::new().notify(5, 10, &payload));
+    assert_eq!(r.call_keeping(notifier, &ask).0, 0);
+    r.advance(11 * SECOND);
+    let ended = notices(r.take(notifier));
+    assert_eq!(ended.len(), ids.len());
+    assert!(ended.iter().all(|n| n.2 == -110));
+    for tid in 400..410 {
+        let ask = r.ask(tid, "o", ObjectOp::new().notify(5, 10, &payload));
+        assert_eq!(r.call_keeping(notifier, &ask).0, 0);
+    }
 }

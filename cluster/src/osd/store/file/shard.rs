@@ -299,6 +299,11 @@ impl Store for FileShard {
         }
     }
 
+    fn omap_size(&mut self, pg: PgId, oid: &HObjectRef<'_>) -> Result<(u64, u64)> {
+        let object = self.object(pg, oid)?;
+        Ok(object.map_or((0, 0), |(o, ..)| (o.row.omap_keys, o.row.omap_bytes)))
+    }
+
     fn omap_list(
         &mut self,
         pg: PgId,

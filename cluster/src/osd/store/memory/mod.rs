@@ -395,6 +395,11 @@ impl Store for MemoryStore {
         Ok(object.and_then(|o| o.omap.get(key)).map(|v| v.to_vec()))
     }
 
+    fn omap_size(&mut self, pg: PgId, oid: &HObjectRef<'_>) -> Result<(u64, u64)> {
+        let object = self.object(pg, oid)?;
+        Ok(object.map_or((0, 0), |o| (o.omap.len() as u64, o.omap_bytes)))
+    }
+
     fn omap_list(
         &mut self,
         pg: PgId,
