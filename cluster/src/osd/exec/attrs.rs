@@ -168,9 +168,7 @@ impl<'a, S: Store> State<'_, '_, 'a, S> {
         if !self.exists || self.info.whiteout {
             return Err(errno(libc::ENOENT));
         }
-        if let Some(sizes) = &mut self.attr_sizes {
-            sizes.remove(&*name);
-        }
+        self.attr_sizes()?.remove(&*name);
         self.step(Step::RemoveAttr { obj: HEAD, name });
         OK
     }

@@ -213,6 +213,8 @@ impl<S: Store> Osd<S> {
                 self.watch_removals
                     .push_back((seq, id, interval, HObject::from(*oid), key));
             }
+            // It is tried again.
+            Err(error) if error.is_full() => {}
             Err(error) => self.fail(error, out),
         }
     }

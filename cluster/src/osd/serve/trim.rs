@@ -19,6 +19,8 @@ const LOOK: usize = 256;
 const TRIM: usize = 32;
 /// Between slices, for requests to get their turn (`osd_snap_trim_sleep` is its likeness).
 const PAUSE: u64 = 1_000_000;
+/// Before it is tried again on a full disk.
+const FULL_PAUSE: u64 = 1_000_000_000;
 
 /// Snapshots of a pool that were removed and are perhaps still kept by clones.
 fn removed(map: &OsdMap, pool: i64) -> SnapIntervals {
@@ -118,8 +120,10 @@ impl<S: Store> Osd<S> {
                 version,
                 ..LogEntry::default()
             });
-            if let Err(error) = self.apply(id, &object.as_ref(), txn) {
-                return self.fail(error, out);
+            match self.apply(id, &object.as_ref(), txn) {
+                Ok(_) => {}
+                Err(error) if error.is_full() => return self.trim_later(id, trim, now),
+                Err(error) => return self.fail(error, out),
             }
         }
         let Some(pg) = self.pgs.get_mut(&id) else {
@@ -154,10 +158,19 @@ impl<S: Store> Osd<S> {
                 let snaps = trim.snaps.iter().collect();
                 self.trimmed.push_back((seq, id, since, snaps));
             }
+            Err(error) if error.is_full() => return self.trim_later(id, trim, now),
             Err(error) => return self.fail(error, out),
         }
         // More may have been removed since the round began.
         self.start_trimming(now);
+    }
+
+    /// The slice is repeated.
+    fn trim_later(&mut self, id: PgId, trim: Trim, now: Now) {
+        if let Some(pg) = self.pgs.get_mut(&id) {
+            pg.trim = Some(trim);
+            self.wake(now.mono.saturating_add(FULL_PAUSE));
+        }
     }
 
     /// A pg that begins to serve says anew what it has trimmed: its store may know of rounds that

@@ -44,7 +44,8 @@ pub enum StoreError {
 impl StoreError {
     /// There is no room for a transaction. Nothing was changed, and the store goes on.
     pub fn is_full(&self) -> bool {
-        matches!(self, StoreError::Io { source, .. } if source.kind() == std::io::ErrorKind::StorageFull)
+        use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+        matches!(self, StoreError::Io { source, .. } if matches!(source.kind(), StorageFull | QuotaExceeded))
     }
 }
 

@@ -60,6 +60,15 @@ impl Batch {
         self.last == 0
     }
 
+    /// What bringing it in may take on the disk: each row in a page that is written anew, with those
+    /// above it.
+    pub(super) fn room(&self) -> u64 {
+        const PAGES: u64 = 8192;
+        let logs = self.logs.values().map(|log| log.len()).sum::<usize>();
+        let rows = self.objects.len() + self.pairs.len() + self.pgs.len() + logs;
+        2 * self.bytes + PAGES * (rows + self.refs.len() + self.bare.len()) as u64
+    }
+
     /// Takes note of what an operation says of the database; file contents are none of its business.
     pub(super) fn add(&mut self, op: &Op<'_>) {
         match *op {

@@ -165,6 +165,15 @@ pub(super) struct Shelf {
 }
 
 impl Shelf {
+    fn give_back(&mut self, vfs: &dyn Vfs, segment: Segment, size: u64) {
+        if segment.capacity == size {
+            self.free.push(segment);
+        } else {
+            // Else the next opening removes it.
+            let _ = vfs.remove(&segment.name);
+        }
+    }
+
     /// Lets the segments be used again whose records are all below a checkpoint.
     pub(super) fn release(&mut self, vfs: &dyn Vfs, checkpoint: Seq, size: u64) -> io::Result<()> {
         while self
@@ -256,8 +265,10 @@ impl Journal {
     }
 
     /// Writes records with consecutive numbers and makes them durable; `durable` is the newest one
-    /// that is so already.
-    pub(super) fn append(&mut self, mut records: &[Record], mut durable: Seq) -> io::Result<()> {
+    /// that is so already, and becomes the newest that is so then. After an error for want of room,
+    /// those behind it may be handed in again, with more behind them, and are written to the same
+    /// place.
+    pub(super) fn append(&mut self, mut records: &[Record], durable: &mut Seq) -> io::Result<()> {
         while let Some(first) = records.first() {
             if self.room() < first.size() {
                 self.next_segment(first.seq, FIRST + first.size())?;
@@ -272,9 +283,9 @@ impl Journal {
                 total <= room
             });
             let (group, rest) = records.split_at(fits.count());
-            current.write(group, durable)?;
-            current.segment.file.sync()?;
-            durable = current.last;
+            current.write(group, *durable)?;
+            current.segment.file.sync().map_err(unsynced)?;
+            *durable = current.last;
             records = rest;
         }
         Ok(())
@@ -284,6 +295,28 @@ impl Journal {
         self.current
             .as_ref()
             .map_or(0, |c| c.segment.capacity - c.at)
+    }
+
+    fn new_segment(&mut self, capacity: u64) -> io::Result<Segment> {
+        let name = path(self.next_name);
+        self.next_name += 1;
+        let file = self.vfs.create(&name)?;
+        let made = file
+            .allocate(capacity)
+            .and_then(|()| file.sync())
+            .and_then(|()| self.vfs.sync_dir(FOLDER));
+        match made {
+            Ok(()) => Ok(Segment {
+                name,
+                file,
+                capacity,
+            }),
+            Err(e) => {
+                // Part of it may take up what room there is.
+                let _ = self.vfs.remove(&name);
+                Err(e)
+            }
+        }
     }
 
     /// All of the one before has been synced, as every group is.
@@ -301,20 +334,7 @@ impl Journal {
         };
         let segment = match free {
             Some(segment) => segment,
-            None => {
-                let name = path(self.next_name);
-                self.next_name += 1;
-                let capacity = self.size.max(least);
-                let file = self.vfs.create(&name)?;
-                file.allocate(capacity)?;
-                file.sync()?;
-                self.vfs.sync_dir(FOLDER)?;
-                Segment {
-                    name,
-                    file,
-                    capacity,
-                }
-            }
+            None => self.new_segment(self.size.max(least))?,
         };
         self.generation += 1;
         let header = SegmentHeader {
@@ -325,7 +345,11 @@ impl Journal {
         };
         let mut bytes = Vec::new();
         header.encode(&mut bytes);
-        segment.file.write_at(&bytes, 0)?;
+        if let Err(e) = segment.file.write_at(&bytes, 0) {
+            // Nothing follows a header that is not whole, and another try has another generation.
+            lock(&self.shelf).give_back(&*self.vfs, segment, self.size);
+            return Err(e);
+        }
         self.current = Some(Current {
             segment,
             generation: self.generation,
@@ -334,6 +358,12 @@ impl Journal {
         });
         Ok(())
     }
+}
+
+/// After a failed sync it is not known what of the file has been lost. To write the same again would
+/// do, but not to the part that was synced before.
+fn unsynced(e: io::Error) -> io::Error {
+    io::Error::other(format!("sync: {e}"))
 }
 
 impl Current {
@@ -527,7 +557,7 @@ mod tests {
             .enumerate()
         {
             let group: Vec<Record> = (next..next + 3).map(|seq| record(seq, length)).collect();
-            journal.append(&group, next - 1).unwrap();
+            journal.append(&group, &mut (next - 1)).unwrap();
             next += 3;
             if i == 4 {
                 checkpoint = next - 2;
@@ -544,10 +574,10 @@ mod tests {
         let disk = Disk::new(1);
         let (mut first, _) = journal(&disk, 1);
         let group: Vec<Record> = (1..9).map(|seq| record(seq, 100)).collect();
-        first.append(&group, 0).unwrap();
+        first.append(&group, &mut 0).unwrap();
         // The second run took it that only three were there, and writes as many bytes.
         let (mut second, _) = journal(&disk, 2);
-        second.append(&[record(4, 100)], 3).unwrap();
+        second.append(&[record(4, 100)], &mut 3).unwrap();
         assert_eq!(read(&disk, 2, 3).unwrap(), [4]);
     }
 
@@ -560,10 +590,10 @@ mod tests {
             if synced {
                 for r in all {
                     let seq = r.seq;
-                    journal.append(&[r], seq - 1).unwrap();
+                    journal.append(&[r], &mut (seq - 1)).unwrap();
                 }
             } else {
-                journal.append(&all, 0).unwrap();
+                journal.append(&all, &mut 0).unwrap();
             }
             let file = disk.open(&path(0)).unwrap();
             let at = FIRST + (broken - 1) * record(1, 100).size() + 60;
@@ -586,7 +616,7 @@ mod tests {
         for seed in 0..20 {
             let disk = Disk::new(seed);
             let (mut journal, _) = journal(&disk, 1);
-            journal.append(&[record(1, 100)], 0).unwrap();
+            journal.append(&[record(1, 100)], &mut 0).unwrap();
             // The process ends between the write and the sync.
             let current = journal.current.as_mut().unwrap();
             current.write(&[record(2, 100)], 1).unwrap();
@@ -603,7 +633,7 @@ mod tests {
             let disk = Disk::new(1);
             let (mut journal, _) = journal(&disk, 1);
             let group: Vec<Record> = (1..5).map(|seq| record(seq, 50)).collect();
-            journal.append(&group, 0).unwrap();
+            journal.append(&group, &mut 0).unwrap();
             let file = disk.open(&path(0)).unwrap();
             file.write_at(&garbage, FIRST + at).unwrap();
             if length > 8000 {

@@ -159,6 +159,7 @@ impl FileBackend {
 
 impl Drop for FileBackend {
     fn drop(&mut self) {
+        self.core.closing.store(true, Ordering::Release);
         let _ = self.core.orders.send(core::Order::Close);
         for thread in self.threads.drain(..) {
             let _ = thread.join();

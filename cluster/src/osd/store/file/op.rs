@@ -21,6 +21,8 @@ use super::blocks::{unvarint, varint};
 pub(super) struct Changes {
     pub(super) ops: Vec<u8>,
     pub(super) data: Vec<Arc<[u8]>>,
+    /// Bytes that copies of files come to.
+    pub(super) copied: u64,
     /// Files of which an object has let go.
     pub(super) unrefs: SmallVec<[u64; 2]>,
 }
@@ -138,6 +140,7 @@ impl Changes {
             } => self.numbers(ZERO, &[*file, *offset, *length]),
             Op::Truncate { file, size } => self.numbers(TRUNCATE, &[*file, *size]),
             Op::Copy { from, to, ranges } => {
+                self.copied += ranges.iter().map(|r| r.1).sum::<u64>();
                 self.numbers(COPY, &[*from, *to, ranges.len() as u64]);
                 for (offset, length) in ranges {
                     varint(*offset, &mut self.ops);

@@ -96,6 +96,7 @@ pub(super) fn open(name: String, vfs: Arc<dyn Vfs>, options: Options) -> Result<
         journal,
         jobs: jobs.clone(),
         early: BTreeMap::new(),
+        group: Vec::new(),
         closing: false,
     };
     let applier = Applier {
@@ -107,6 +108,8 @@ pub(super) fn open(name: String, vfs: Arc<dyn Vfs>, options: Options) -> Result<
         backlog: VecDeque::new(),
         since: None,
         written: 0,
+        carried: 0,
+        stuck: false,
         closing: false,
     };
     let checkpointer = Checkpointer {
@@ -120,6 +123,7 @@ pub(super) fn open(name: String, vfs: Arc<dyn Vfs>, options: Options) -> Result<
         },
         shelf,
         busy,
+        pending: None,
     };
     Ok(Opened {
         core,

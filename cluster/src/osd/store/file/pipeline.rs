@@ -13,7 +13,7 @@ use crate::codec::DecodeError;
 use crate::osd::store::{Result, Seq, StoreError};
 
 use super::batch::Batch;
-use super::core::{Core, Order};
+use super::core::{AGAIN, Core, DATABASE, FILES, JOURNAL, Order};
 use super::db::Meta;
 use super::files::{self, Files};
 use super::journal::{Journal, Record, Shelf};
@@ -41,15 +41,22 @@ pub(super) struct Committer {
     /// Taken from the queue before a transaction with a lower number: shards draw their numbers
     /// first and hand in the transaction a moment later.
     pub(super) early: BTreeMap<Seq, Record>,
+    /// Next to be committed. They stay here while there is no room for them.
+    pub(super) group: Vec<Record>,
     pub(super) closing: bool,
 }
 
 impl Committer {
     pub(super) fn run(mut self) {
         while !self.closing {
-            match self.orders.recv() {
+            let patience = match self.group.is_empty() {
+                true => Duration::MAX,
+                false => AGAIN,
+            };
+            match self.orders.recv_timeout(patience) {
                 Ok(order) => self.take(order),
-                Err(_) => break,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
             }
             if !self.turn() {
                 break;
@@ -73,24 +80,37 @@ impl Committer {
             self.take(order);
         }
         let before = self.core.committed.load(Ordering::Relaxed);
-        let mut group = Vec::new();
-        let mut next = before + 1;
+        let mut next = before + 1 + self.group.len() as u64;
         while let Some(record) = self.early.remove(&next) {
-            group.push(record);
+            self.group.push(record);
             next += 1;
         }
-        if group.is_empty() {
+        if self.group.is_empty() {
             return true;
         }
         if self.core.alive().is_err() {
             return false;
         }
-        if let Err(e) = self.journal.append(&group, before) {
-            let error = io_error("write the journal".to_owned())(e);
-            self.core.fail(&error);
+        let mut durable = before;
+        let done = self.journal.append(&self.group, &mut durable);
+        let group: Vec<Record> = self.group.drain(..(durable - before) as usize).collect();
+        if !group.is_empty() && !self.tell(group, durable) {
             return false;
         }
-        self.core.committed.store(next - 1, Ordering::Release);
+        match done.map_err(io_error("write the journal".to_owned())) {
+            Ok(()) => self.core.go_on(JOURNAL),
+            Err(e) if self.core.hold(JOURNAL, &e) => {}
+            Err(e) => {
+                self.core.fail(&e);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// These are durable, up to `last`.
+    fn tell(&self, group: Vec<Record>, last: Seq) -> bool {
+        self.core.committed.store(last, Ordering::Release);
         let shards: BTreeSet<usize> = group.iter().map(|record| record.shard).collect();
         let wakes = lock(&self.core.wakes);
         for wake in shards.iter().filter_map(|shard| wakes.get(*shard)) {
@@ -130,7 +150,15 @@ impl Hands {
         Ok(file)
     }
 
+    /// Carries a change out; recovery does nothing but this.
     pub(super) fn apply(&mut self, op: &Op<'_>) -> Result<()> {
+        self.change_file(op)?;
+        self.batch.add(op);
+        Ok(())
+    }
+
+    /// May be done again after it has failed.
+    fn change_file(&mut self, op: &Op<'_>) -> Result<()> {
         let done = match op {
             Op::Write { file, offset, data } => {
                 self.file(*file).and_then(|f| f.write_at(data, *offset))
@@ -157,7 +185,6 @@ impl Hands {
             }
             _ => Ok(()),
         };
-        self.batch.add(op);
         done.map_err(io_error("write an object's file".to_owned()))
     }
 
@@ -245,6 +272,10 @@ pub(super) struct Applier {
     /// When the oldest change of the batch came, and bytes since free space was looked at.
     pub(super) since: Option<Instant>,
     pub(super) written: u64,
+    /// Changes of the first record in the backlog that are done, and whether there is no room for
+    /// the next one.
+    pub(super) carried: usize,
+    pub(super) stuck: bool,
     pub(super) closing: bool,
 }
 
@@ -255,6 +286,7 @@ impl Applier {
     pub(super) fn run(mut self) {
         while self.checkpoints.is_some() {
             let patience = match self.since {
+                _ if self.stuck => AGAIN,
                 Some(_) => Duration::from_millis(500),
                 None => Duration::MAX,
             };
@@ -283,26 +315,36 @@ impl Applier {
     }
 
     fn work(&mut self) -> Result<()> {
+        self.stuck = false;
         loop {
             // Nothing comes behind a move in one batch.
-            if self.hands.batch.moves.is_none()
+            if !self.stuck
+                && self.hands.batch.moves.is_none()
                 && let Some(record) = self.backlog.pop_front()
             {
-                self.apply(&record)?;
+                match self.apply(&record) {
+                    Err(e) if self.core.hold(FILES, &e) => {
+                        self.backlog.push_front(record);
+                        self.stuck = true;
+                    }
+                    done => done?,
+                }
                 continue;
             }
-            if !self.due() || self.busy.load(Ordering::Acquire) {
+            // A checkpoint may make room: it removes files.
+            if !(self.stuck || self.due()) || self.busy.load(Ordering::Acquire) {
                 break;
             }
-            let batch = std::mem::take(&mut self.hands.batch);
             self.since = None;
-            if !batch.is_empty() {
+            // One without a whole record may name files to be synced all the same.
+            if !self.hands.batch.is_empty() {
+                let batch = std::mem::take(&mut self.hands.batch);
                 self.busy.store(true, Ordering::Release);
                 if let Some(checkpoints) = &self.checkpoints {
                     let _ = checkpoints.send(batch);
                 }
             }
-            if self.backlog.is_empty() {
+            if self.stuck || self.backlog.is_empty() {
                 break;
             }
         }
@@ -328,7 +370,26 @@ impl Applier {
             self.since = Some(Instant::now());
         }
         let hands = &mut self.hands;
-        record.changes.each::<Broken>(|op| Ok(hands.apply(&op)?))?;
+        let (before, mut at) = (self.carried, 0);
+        record.changes.each::<Broken>(|op| {
+            at += 1;
+            if at > before {
+                hands.change_file(&op)?;
+                self.carried = at;
+            }
+            Ok(())
+        })?;
+        // Only all of a record may be in a checkpoint.
+        let batch = &mut hands.batch;
+        record.changes.each::<Broken>(|op| {
+            batch.add(&op);
+            Ok(())
+        })?;
+        self.carried = 0;
+        self.core.go_on(FILES);
+        self.core
+            .copying
+            .fetch_sub(record.changes.copied, Ordering::Relaxed);
         hands.finish(record.seq, record.size());
         self.core.applied.store(record.seq, Ordering::Release);
         self.core
@@ -374,19 +435,45 @@ pub(super) struct Checkpointer {
     pub(super) checkpoints: Checkpoints,
     pub(super) shelf: Arc<Mutex<Shelf>>,
     pub(super) busy: Arc<AtomicBool>,
+    /// Waits for room.
+    pub(super) pending: Option<Batch>,
 }
 
 impl Checkpointer {
     pub(super) fn run(mut self) {
-        while let Ok(batch) = self.batches.recv() {
-            if !self.turn(batch) {
+        loop {
+            let patience = match self.pending {
+                Some(_) => AGAIN,
+                None => Duration::MAX,
+            };
+            match self.batches.recv_timeout(patience) {
+                Ok(batch) => self.pending = Some(batch),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            if !self.turn() {
                 return;
             }
         }
     }
 
     /// Returns whether to go on.
-    pub(super) fn turn(&mut self, batch: Batch) -> bool {
+    pub(super) fn turn(&mut self) -> bool {
+        if self.core.alive().is_err() {
+            return false;
+        }
+        let Some(batch) = self.pending.take() else {
+            return true;
+        };
+        // A commit that finds no room halfway would be the end: the database cannot be used any
+        // more then.
+        if let Err(e) = self.look_for_room(&batch)
+            && self.core.hold(DATABASE, &e)
+        {
+            self.pending = Some(batch);
+            return true;
+        }
+        self.core.go_on(DATABASE);
         let done = self.checkpoint(batch);
         match &done {
             Ok(()) => self.busy.store(false, Ordering::Release),
@@ -396,6 +483,16 @@ impl Checkpointer {
         // The applier may be gone when the store closes.
         let _ = self.jobs.send(Job::Idle);
         done.is_ok()
+    }
+
+    fn look_for_room(&self, batch: &Batch) -> Result<()> {
+        let what = || "write the database".to_owned();
+        let core = &self.core;
+        let free = core.vfs.free().map_err(io_error(what()))?;
+        if free < batch.room().min(core.options.reserve / 2) {
+            return Err(io_error(what())(io::ErrorKind::StorageFull.into()));
+        }
+        Ok(())
     }
 
     fn checkpoint(&mut self, batch: Batch) -> Result<()> {
@@ -471,8 +568,9 @@ impl Machine {
 
     pub(super) fn checkpoint(&mut self) {
         if let Ok(batch) = self.checkpointer.batches.try_recv() {
-            self.checkpointer.turn(batch);
+            self.checkpointer.pending = Some(batch);
         }
+        self.checkpointer.turn();
     }
 
     pub(super) fn turn(&mut self) {

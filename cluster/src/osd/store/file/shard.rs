@@ -91,7 +91,7 @@ impl FileShard {
 
     /// Hands in changes that are about pgs as a whole.
     fn submit(&self, ops: &[Op<'_>]) -> Result<Seq> {
-        self.core.admit(0, false)?;
+        self.core.admit_own()?;
         let mut changes = Changes::default();
         ops.iter().for_each(|op| changes.push(op));
         let next_id = self.core.next_id.load(Ordering::Relaxed);
@@ -326,22 +326,27 @@ impl Store for FileShard {
         let max = self.most_objects();
         let core = &*self.core;
         let pg = self.pgs.get_mut(&pg_id).ok_or(StoreError::NoPg(pg_id))?;
-        let (mut bytes, mut grows) = (0, false);
-        for step in &txn.steps {
-            match step {
-                Step::Write { data, .. } => bytes += data.len() as u64,
-                Step::OmapSet { .. } | Step::SetAttr { .. } => {}
-                _ => continue,
-            }
-            grows = true;
-        }
-        core.admit(bytes, grows)?;
         tidy(core, pg, max);
         // What can fail without harm comes before the transaction has its number.
         let mut places: SmallVec<[usize; 4]> = SmallVec::new();
         for oid in &txn.objects {
             places.push(pg.find(&core.db, &oid.as_ref(), &mut self.scratch)?);
         }
+        // A file that is shared is copied first.
+        let copy = |obj: usize| match &pg.slots[places[obj]].object {
+            Some(object) if object.row.sealed => object.row.blocks.stored(),
+            _ => 0,
+        };
+        let (mut bytes, mut grows) = (0, false);
+        for step in &txn.steps {
+            match step {
+                Step::Write { obj, data, .. } => bytes += data.len() as u64 + copy(*obj),
+                Step::OmapSet { .. } | Step::OmapSetHeader { .. } | Step::SetAttr { .. } => {}
+                _ => continue,
+            }
+            grows = true;
+        }
+        core.admit(bytes, grows)?;
         let seq = core.next.fetch_add(1, Ordering::Relaxed);
         match carry_out(core, pg_id, pg, &places, txn, seq) {
             Ok(changes) => {

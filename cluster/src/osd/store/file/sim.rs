@@ -2,8 +2,9 @@
 //!
 //! Each sector of a file has, after a power cut, what it had at the last sync or after any of the
 //! writes since, whatever became of its neighbours. Length, and each name in a directory, likewise.
+//! The disk can also be small, or say by chance that it is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
@@ -34,6 +35,10 @@ struct State {
     /// An error for the next write, or the next sync, of a file whose name begins so.
     pub(super) broken: Option<(&'static str, String, io::ErrorKind)>,
     full: bool,
+    /// Bytes that files can have, holes not counted.
+    size: Option<u64>,
+    /// One write or creation in so many finds no room, of files whose name begins so.
+    hungry: Option<(&'static str, u64)>,
     /// Counts openings, so that a lock ends with its store.
     locked: bool,
 }
@@ -46,6 +51,8 @@ struct Inode {
     /// Sectors since the last sync, by number, each with all that it has been.
     writes: BTreeMap<usize, Vec<[u8; SECTOR]>>,
     lengths: Vec<usize>,
+    /// Sectors that take up room.
+    sectors: BTreeSet<usize>,
 }
 
 impl Inode {
@@ -72,6 +79,7 @@ impl Inode {
             let (from, to) = (len.min(old), len.max(old));
             if len < old {
                 self.touched(from, to);
+                self.sectors.split_off(&len.div_ceil(SECTOR));
             }
         }
     }
@@ -98,6 +106,7 @@ impl Inode {
             self.durable[from..to].copy_from_slice(&states[i][..to - from]);
         }
         self.lengths.clear();
+        self.sectors = (0..len.div_ceil(SECTOR)).collect();
         self.now.clone_from(&self.durable);
     }
 }
@@ -129,6 +138,29 @@ impl State {
                 Err((*error).into())
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Whether these sectors of a file find room.
+    fn fits(&self, inode: usize, sectors: std::ops::Range<usize>) -> bool {
+        let Some(size) = self.size else {
+            return true;
+        };
+        let there = self.files[inode].sectors.range(sectors.clone()).count();
+        let new = (sectors.len() - there) * SECTOR;
+        self.used() + new as u64 <= size
+    }
+
+    fn used(&self) -> u64 {
+        let inodes: BTreeSet<usize> = self.names.values().copied().collect();
+        let sectors: usize = inodes.iter().map(|i| self.files[*i].sectors.len()).sum();
+        (sectors * SECTOR) as u64
+    }
+
+    fn is_hungry(&mut self, name: &str) -> bool {
+        match self.hungry {
+            Some((prefix, n)) if name.starts_with(prefix) => self.random().is_multiple_of(n),
+            _ => false,
         }
     }
 
@@ -180,6 +212,24 @@ impl Disk {
         self.with(|s| s.full = full);
     }
 
+    #[cfg(test)]
+    /// So many bytes more find room.
+    pub(super) fn leave_room(&self, bytes: u64) {
+        self.with(|s| s.size = Some(s.used() + bytes));
+    }
+
+    #[cfg(test)]
+    /// One write or creation in so many finds no room.
+    pub(super) fn starve(&self, prefix: &'static str, one_in: u64) {
+        self.with(|s| s.hungry = Some((prefix, one_in)));
+    }
+
+    #[cfg(test)]
+    /// Room for everything.
+    pub(super) fn feed(&self) {
+        self.with(|s| (s.size, s.hungry) = (None, None));
+    }
+
     /// Ends what has the disk open, and brings the disk back as a power cut leaves it; a `crash`
     /// only of the process loses nothing.
     pub(super) fn restart(&self, power_cut: bool) {
@@ -188,6 +238,7 @@ impl Disk {
             s.dark = false;
             s.broken = None;
             s.locked = false;
+            (s.size, s.hungry) = (None, None);
             if !power_cut {
                 return;
             }
@@ -274,6 +325,9 @@ impl Vfs for Disk {
     fn create(&self, path: &str) -> io::Result<Arc<dyn File>> {
         self.with(|s| {
             s.change("create", path)?;
+            if s.is_hungry(path) {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
             if !s.names.contains_key(path) {
                 s.names.insert(path.to_owned(), s.files.len());
                 s.files.push(Inode {
@@ -328,7 +382,11 @@ impl Vfs for Disk {
     fn free(&self) -> io::Result<u64> {
         self.with(|s| {
             s.alive()?;
-            Ok(if s.full { 0 } else { 1 << 40 })
+            Ok(match s.size {
+                _ if s.full => 0,
+                Some(size) => size.saturating_sub(s.used()),
+                None => 1 << 40,
+            })
         })
     }
 }
@@ -377,16 +435,38 @@ impl File for Handle {
         })
     }
 
-    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        let to = within_limits(offset.saturating_add(data.len() as u64))?;
+    fn write_at(&self, mut data: &[u8], offset: u64) -> io::Result<()> {
+        within_limits(offset.saturating_add(data.len() as u64))?;
+        let from = offset as usize;
+        let sectors = from / SECTOR..(from + data.len()).div_ceil(SECTOR);
+        let fits = self.disk.with(|s| {
+            let name = s.files[self.inode].name.clone();
+            if s.is_hungry(&name) {
+                data = &data[..s.random() as usize % (data.len() + 1)];
+                return false;
+            }
+            s.fits(self.inode, sectors)
+        });
+        if !fits && self.disk.with(|s| s.size.is_some()) {
+            data = &[];
+        }
         self.with("write", |inode| {
-            let from = to - data.len();
+            let to = from + data.len();
+            if data.is_empty() {
+                return;
+            }
             if inode.now.len() < to {
                 inode.resize(to);
             }
             inode.now[from..to].copy_from_slice(data);
             inode.touched(from, to);
-        })
+            inode.sectors.extend(from / SECTOR..to.div_ceil(SECTOR));
+        })?;
+        match fits {
+            true => Ok(()),
+            // After some of it.
+            false => Err(io::ErrorKind::StorageFull.into()),
+        }
     }
 
     fn write_all_at(&self, parts: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
@@ -400,7 +480,12 @@ impl File for Handle {
     }
 
     fn allocate(&self, len: u64) -> io::Result<()> {
-        self.set_len(len)
+        let sectors = 0..(len as usize).div_ceil(SECTOR);
+        if !self.disk.with(|s| s.fits(self.inode, sectors.clone())) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.set_len(len)?;
+        self.with("write", |inode| inode.sectors.extend(sectors))
     }
 
     fn punch(&self, offset: u64, length: u64) -> io::Result<()> {
@@ -409,6 +494,9 @@ impl File for Handle {
             let from = (offset as usize).min(to);
             inode.now[from..to].fill(0);
             inode.touched(from, to);
+            for whole in from.div_ceil(SECTOR)..to / SECTOR {
+                inode.sectors.remove(&whole);
+            }
         })
     }
 

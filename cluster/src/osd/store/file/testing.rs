@@ -105,7 +105,7 @@ pub fn recover(records: &[(&[u8], &[u8])]) {
         .collect();
     let mut journal =
         Journal::start(vfs, store, boot, 64 << 10, Arc::default()).expect("a disk that works");
-    journal.append(&records, 0).expect("a disk that works");
+    journal.append(&records, &mut 0).expect("a disk that works");
     drop(journal);
     let Ok(Opened { core, machine, .. }) = open::open("sim".to_owned(), Arc::new(disk), small())
     else {

@@ -607,6 +607,104 @@ fn a_crash_does_no_harm_with_a_small_journal_while_pgs_split_and_merge() {
     assert!(moves > 0 || crashes < 100, "no pg was ever split");
 }
 
+/// Some transactions while the disk is short of room, which then comes back or not.
+fn live_with_little_room(world: &mut World, count: &mut [u64; 3]) {
+    let [refused, went_on, stopped] = count;
+    for _ in 0..4 {
+        let disk = world.rig.disk.clone();
+        let much = world.rig.below(400_000);
+        match world.rig.below(4) {
+            0 => disk.starve("objects", 1 + much % 5),
+            1 => disk.starve("journal", 1 + much % 5),
+            2 => disk.starve("", 1 + much % 40),
+            _ => disk.leave_room(much),
+        }
+        let mut alive = true;
+        for _ in 0..world.rig.below(120) {
+            match world.transaction() {
+                Ok(()) => {}
+                Err(e) if e.is_full() => {
+                    *refused += 1;
+                    world.rig.chance();
+                }
+                Err(e) => {
+                    assert!(!e.to_string().contains('\n'), "{e}");
+                    alive = false;
+                    break;
+                }
+            }
+        }
+        let core = world.rig.core.clone().expect("an open store");
+        alive &= core.alive().is_ok();
+        drop(core);
+        if alive {
+            world.check();
+        }
+        if alive && world.rig.below(2) == 0 {
+            disk.feed();
+            world.rig.shard().rest().expect("there is room again");
+            world.check();
+            world.transaction().expect("there is room again");
+            *went_on += 1;
+        }
+        *stopped += u64::from(!alive);
+        let power_cut = world.rig.below(3) > 0;
+        world.crash(power_cut);
+    }
+    world.rig.crash(true);
+}
+
+#[test]
+fn a_disk_without_room_loses_nothing_and_the_store_goes_on_when_there_is_some() {
+    let mut count = [0; 3];
+    for seed in seeds(60) {
+        let _telltale = Telltale(seed);
+        let options = Options {
+            segment: 16 << 10,
+            journal: 64 << 10,
+            interval: Duration::ZERO,
+            reserve: [0, 40_000, 200_000][seed as usize % 3],
+            ..small()
+        };
+        live_with_little_room(&mut World::new(Rig::with(seed, options), PGS), &mut count);
+    }
+    let [refused, went_on, stopped] = count;
+    println!("{refused} refused, {went_on} times on, {stopped} times stopped");
+    assert!(refused > 1000 && went_on > 20 && stopped > 0 || seeds(60).count() < 60);
+}
+
+#[test]
+fn a_commit_of_the_database_that_finds_no_room_is_the_end_and_loses_nothing() {
+    let options = Options {
+        interval: Duration::ZERO,
+        ..small()
+    };
+    let mut rig = Rig::with(1, options);
+    rig.shard().create_pg(pg(0)).unwrap();
+    let first = rig.shard().apply(pg(0), write(1)).unwrap();
+    rig.shard().sync().unwrap();
+    // As if somebody took the room between the look and the commit.
+    rig.disk.starve("meta", 1);
+    let error = loop {
+        if let Err(e) = rig.shard().apply(pg(0), write(2)) {
+            break e;
+        }
+        let core = rig.core.clone().unwrap();
+        lock(&core.machine).as_mut().unwrap().turn();
+    };
+    assert!(matches!(error, StoreError::Stopped(_)), "{error}");
+    assert!(!error.to_string().contains('\n'), "{error}");
+    let committed = rig.shard().committed();
+    rig.crash(true);
+    rig.open().unwrap();
+    let mut out = Vec::new();
+    let oid = name(pg(0), 0);
+    let n = rig.shard().read(pg(0), &oid.as_ref(), 0, 5000, &mut out);
+    assert_eq!(n.unwrap(), 5000);
+    assert!(out[0] == 2 || committed == first);
+    rig.crash(false);
+}
+
 fn write(n: u8) -> Transaction<'static> {
     Transaction {
         objects: vec![name(pg(0), 0)],
