@@ -44,6 +44,8 @@ use slab::Slab;
 
 pub use op::ObjectOp;
 pub use placement::{Mapped, Placement, PoolShape, PoolView};
+#[cfg(test)]
+pub(crate) use placement::{is_merge_source, is_merge_target, is_split};
 pub use request::{
     Access, Action, Completions, Incoming, MessageError, OpError, OpId, OpReply, OpResult,
     OpResults, OutHeader, Outgoing, Request, SessionId, SnapContext, SubmitError, WatchEvent,

@@ -99,7 +99,7 @@ pub(super) fn fold(hash: u32, pg_num: u32) -> u32 {
 }
 
 /// Whether pg `seed` has children when a pool grows (`pg_t::is_split`).
-pub(super) fn is_split(seed: u32, old_pg_num: u32, new_pg_num: u32) -> bool {
+pub(crate) fn is_split(seed: u32, old_pg_num: u32, new_pg_num: u32) -> bool {
     if seed >= old_pg_num || new_pg_num <= old_pg_num {
         return false;
     }
@@ -115,12 +115,12 @@ pub(super) fn is_split(seed: u32, old_pg_num: u32, new_pg_num: u32) -> bool {
 }
 
 /// Whether pg `seed` disappears when a pool shrinks (`pg_t::is_merge_source`).
-pub(super) fn is_merge_source(seed: u32, old_pg_num: u32, new_pg_num: u32) -> bool {
+pub(crate) fn is_merge_source(seed: u32, old_pg_num: u32, new_pg_num: u32) -> bool {
     seed < old_pg_num && seed >= new_pg_num
 }
 
 /// Whether others are merged into pg `seed` when a pool shrinks (`pg_t::is_merge_target`).
-pub(super) fn is_merge_target(seed: u32, old_pg_num: u32, new_pg_num: u32) -> bool {
+pub(crate) fn is_merge_target(seed: u32, old_pg_num: u32, new_pg_num: u32) -> bool {
     seed < new_pg_num && is_split(seed, new_pg_num, old_pg_num)
 }
 

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::rig::{Got, POOL, Rig, SECOND, pg, set_pg_num};
-use crate::objecter::ObjectOp;
 use crate::objecter::msg::{PgId, WatchOp};
+use crate::objecter::{ObjectOp, is_merge_source, is_merge_target, is_split};
 use crate::osd::faults::{Action, OpClass, Rule, When};
 use crate::osd::outbox::Link;
 use crate::osd::random::Random;
@@ -147,14 +147,21 @@ impl World {
         };
         self.clients[c].epoch += 1;
         let shape = |m: &OsdMap| m.pool(POOL).unwrap().pg_num;
-        let reshaped = shape(&old) != shape(&new);
+        let (had, has) = (shape(&old), shape(&new));
+        // Of pgs that others are split from or merged into, too, though their objects stay there.
+        let reshaped = |seed| {
+            is_split(seed, had, has)
+                || is_merge_source(seed, had, has)
+                || is_merge_target(seed, had, has)
+        };
         let tids: Vec<u64> = self.clients[c].pending.keys().copied().collect();
         for tid in tids {
             let Some(p) = self.clients[c].pending.get(&tid) else {
                 continue;
             };
-            let moved = target(&old, &p.name) != target(&new, &p.name);
-            if moved || reshaped || !p.sent {
+            let before = target(&old, &p.name);
+            let moved = before != target(&new, &p.name);
+            if moved || reshaped(before.0) || !p.sent {
                 self.send(c, tid);
             }
         }
