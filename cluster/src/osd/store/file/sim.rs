@@ -84,9 +84,15 @@ impl Inode {
         }
     }
 
+    /// Costs what was changed, not what the file has.
     fn sync(&mut self) {
-        self.durable.clone_from(&self.now);
-        self.writes.clear();
+        let len = self.now.len();
+        self.durable.resize(len, 0);
+        for n in std::mem::take(&mut self.writes).into_keys() {
+            let from = (n * SECTOR).min(len);
+            let to = (from + SECTOR).min(len);
+            self.durable[from..to].copy_from_slice(&self.now[from..to]);
+        }
         self.lengths.clear();
     }
 
