@@ -486,7 +486,7 @@ impl File for Handle {
     }
 
     fn allocate(&self, len: u64) -> io::Result<()> {
-        let sectors = 0..(len as usize).div_ceil(SECTOR);
+        let sectors = 0..within_limits(len)?.div_ceil(SECTOR);
         if !self.disk.with(|s| s.fits(self.inode, sectors.clone())) {
             return Err(io::ErrorKind::StorageFull.into());
         }
