@@ -20,11 +20,10 @@ prepare() {
   # The newest kernel that was built with this configuration.
   kernel=$(printf '%s\n' "$cache"/uml-*-"$config"/linux | sort -V | tail -n 1)
   [ -x "$kernel" ] && return
-  absent "the kernel of the guest"
   exec {lock}>"$cache/uml.lock"
   flock -n $lock || say "waiting for another build" && flock $lock
   kernel=$(printf '%s\n' "$cache"/uml-*-"$config"/linux | sort -V | tail -n 1)
-  [ -x "$kernel" ] || build "$config" || exit 125
+  [ -x "$kernel" ] || { absent "the kernel of the guest" && build "$config"; } || exit 125
   exec {lock}>&-
 }
 
@@ -120,6 +119,16 @@ choose_processor() {
   pin=$first
 }
 
+# Where the guest's memory can be, which is a file that programs are run from: in memory if that has room.
+choose_memory() {
+  local dir
+  for dir in /dev/shm /run /tmp "$cache"; do
+    [ -w "$dir" ] && [[ ,$(findmnt -n -o OPTIONS -T "$dir"), != *,noexec,* ]] &&
+      [ "$(df -m --output=avail "$dir" | tail -n 1)" -ge "$mem" ] && memory=$dir && return
+  done
+  die "no room for $mem MiB of memory in /dev/shm, /run, /tmp or $cache"
+}
+
 # start JOB: boots the kernel, sets $guest to its pid
 start() {
   printf 'out=/dev/ttyS0 err=/dev/ttyS1\n' >>"$1/settings"
@@ -128,8 +137,9 @@ start() {
   [ -n "$pin" ] || { [ "$cpus" = 1 ] && choose_processor; }
   local on=()
   [ "${pin:-none}" = none ] || on=(taskset -c "$pin")
-  # Lines are pipes: UML cannot poll plain files. Memory is a file in TMPDIR.
-  TMPDIR=/dev/shm apart "${on[@]}" "$kernel" "mem=${mem}M" "ncpus=$cpus" seccomp=auto \
+  choose_memory
+  # Lines are pipes: UML cannot poll plain files.
+  TMPDIR=$memory apart "${on[@]}" "$kernel" "mem=${mem}M" "ncpus=$cpus" seccomp=auto \
     root=/dev/root rootfstype=hostfs rootflags=/ ro \
     con=null con0=null,fd:3 ssl=null ssl0=null,fd:4 ssl1=null,fd:5 uml_dir="$1/" umid=uml \
     panic=-1 quiet ${append:+$append} "init=$1/init" -- "$1" \

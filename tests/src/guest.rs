@@ -49,6 +49,9 @@ const SHOWN: usize = 80;
 /// For starting a guest on a busy machine, and for ending it.
 const AROUND: Duration = Duration::from_secs(120);
 
+/// A kernel may just be in the making.
+const BUILD_LIMIT: Duration = Duration::from_secs(1800);
+
 /// A driver of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Driver {
@@ -60,14 +63,27 @@ pub enum Driver {
 }
 
 impl Driver {
-    fn is_there(self) -> bool {
-        Path::new(match self {
-            Driver::Ublk => "/dev/ublk-control",
-            Driver::Nbd => "/dev/nbd0",
-            Driver::Rbd => "/sys/bus/rbd",
-            Driver::DeviceMapper => "/dev/mapper/control",
-        })
-        .exists()
+    /// Its module, and what there is once it is loaded or where it is built in.
+    fn names(self) -> (&'static str, &'static Path) {
+        let (module, sign) = match self {
+            Driver::Ublk => ("ublk_drv", "/dev/ublk-control"),
+            Driver::Nbd => ("nbd", "/dev/nbd0"),
+            Driver::Rbd => ("rbd", "/sys/bus/rbd"),
+            Driver::DeviceMapper => ("dm_mod", "/dev/mapper/control"),
+        };
+        (module, Path::new(sign))
+    }
+
+    /// Loads it if need be; says whether it is there.
+    fn load(self) -> bool {
+        let (module, sign) = self.names();
+        if !sign.exists() {
+            let mut command = Command::new("modprobe");
+            command.args(["-q", module]);
+            // A kernel without the module is what the guest is for.
+            let _ = tools::output(command, AROUND);
+        }
+        sign.exists()
     }
 }
 
@@ -131,12 +147,15 @@ impl Guest {
     #[track_caller]
     pub fn run<F: FnOnce() -> Result<()>>(self, body: F) -> Result<()> {
         if let Some(told) = env::var_os(INSIDE) {
+            for driver in self.drivers {
+                ensure!(driver.load(), "the guest's kernel has no driver {driver:?}");
+            }
             body()?;
             return fs::write(&told, "").context("telling that the test has run");
         }
         let guest = match env::var_os(ENGINE) {
             Some(_) => true,
-            None => !self.drivers.iter().all(|driver| driver.is_there()),
+            None => !self.drivers.iter().all(|driver| driver.load()),
         };
         let mut needs = self.needs.clone();
         needs.push(match guest {
@@ -210,7 +229,7 @@ pub(crate) fn missing(engine: Option<&str>) -> Option<String> {
     if let Some(engine) = engine {
         command.args(["--engine", engine]);
     }
-    let out = match tools::output(command, AROUND) {
+    let out = match tools::output(command, BUILD_LIMIT) {
         Ok(out) => out,
         Err(error) => return Some(format!("{error:#}")),
     };
