@@ -16,7 +16,7 @@ prepare() {
     return
   fi
   local config
-  config=$(sha256sum <"$here/uml.config" | cut -c 1-12)
+  config=$(options | sha256sum | cut -c 1-12)
   # The newest kernel that was built with this configuration.
   kernel=$(printf '%s\n' "$cache"/uml-*-"$config"/linux | sort -V | tail -n 1)
   [ -x "$kernel" ] && return
@@ -26,6 +26,9 @@ prepare() {
   [ -x "$kernel" ] || { absent "the kernel of the guest" && build "$config"; } || exit 125
   exec {lock}>&-
 }
+
+# The options that are set.
+options() { cat "$here/uml.config" ${rdma:+"$here/rdma.config"}; }
 
 # A kernel of the caller's.
 given() {
@@ -62,9 +65,10 @@ build() {
     die "cannot unpack $package"
   rm -rf "$work/apt"
   jobs=$(nproc)
+  options >"$work/config"
   {
-    make -C "$source" ARCH=um "O=$object" "KCONFIG_ALLCONFIG=$here/uml.config" allnoconfig &&
-      all_set "$object/.config" &&
+    make -C "$source" ARCH=um "O=$object" "KCONFIG_ALLCONFIG=$work/config" allnoconfig &&
+      all_set "$work/config" "$object/.config" &&
       make -C "$object" "-j$jobs" ARCH=um linux &&
       finish "$object" "$work/done"
   } >"$cache/uml.log" 2>&1 </dev/null || {
@@ -77,12 +81,13 @@ build() {
   say "User-Mode Linux $version was built in $((SECONDS - begin)) s"
 }
 
-# Kconfig drops what it does not know or whose dependencies are not met, and says nothing.
+# all_set WANTED GOT: Kconfig drops what it does not know or whose dependencies are not met, and says
+# nothing of it.
 all_set() {
   local line ok=yes
   while read -r line; do
-    grep -qxF "$line" "$1" || { echo "not set: $line" && ok=; }
-  done < <(grep '^CONFIG' "$here/uml.config")
+    grep -qxF "$line" "$2" || { echo "not set: $line" && ok=; }
+  done < <(grep '^CONFIG' "$1")
   [ -n "$ok" ]
 }
 
