@@ -28,13 +28,16 @@ const PACKAGES: [&str; 4] = ["ceph-mon", "ceph-osd", "ceph-mgr", "ceph-common"];
 const SUITES: &str = "ceph-test";
 
 /// Programs that tests drive and compare with; each of them with its Debian package.
-const TOOLS: [(&str, &str); 6] = [
+const TOOLS: [(&str, &str); 9] = [
     ("fio", "fio"),
     ("qemu-img", "qemu-utils"),
     ("qemu-io", "qemu-utils"),
     ("nbdinfo", "libnbd-bin"),
     ("nbdkit", "nbdkit"),
     ("mkfs.ext4", "e2fsprogs"),
+    ("mkfs.xfs", "xfsprogs"),
+    ("mkfs.btrfs", "btrfs-progs"),
+    ("nbd-client", "nbd-client"),
 ];
 
 /// A version of Ceph that is there.
