@@ -274,6 +274,69 @@ fn krbd_on_real_ceph() -> Result<()> {
     })
 }
 
+fn copy_to(file: &Path, device: &Path) -> Result<()> {
+    let mut dd = Command::new("dd");
+    dd.args(["bs=1M", "oflag=direct", "status=none"]);
+    dd.args([format!("if={}", text(file)), format!("of={}", text(device))]);
+    tools::run(dd, MINUTE).map(drop)
+}
+
+/// Two clients of one image, without a lock, taking turns.
+#[test]
+fn krbd_and_ours_read_what_the_other_has_written() -> Result<()> {
+    let guest = Guest::with(&[Driver::Rbd, Driver::Nbd])
+        .needs(&[Need::Ceph(Version::V20), NbdDevice::NEED])
+        .memory_mib(4096)
+        .udev();
+    guest.run(|| {
+        let cluster = Cluster::builder().version(Version::V20).osds(2).start()?;
+        let ceph = Client::new(Version::V20, &cluster.conf_path())?;
+        let create = [
+            "rbd",
+            "create",
+            "--size",
+            "40M",
+            "--image-feature",
+            "layering",
+        ];
+        ceph.run(create.iter().chain(&["rbd/disk"]))?;
+        let product = Product::new(&cluster)?;
+        let ours = NbdDevice::connect(&product.map("rbd/disk", &[])?)?;
+        let theirs = Krbd::map(&ceph, "rbd/disk", "ms_mode=secure")?;
+        let scratch = scratch()?;
+        let file = scratch.path().join("pattern");
+        for (seed, writer, reader) in [
+            (5, &theirs.device, &ours.path),
+            (6, &ours.path, &theirs.device),
+            (7, &theirs.device, &ours.path),
+        ] {
+            let sum = write_pattern(&file, 40, seed)?;
+            copy_to(&file, writer)?;
+            disk::forget_cached(reader)?;
+            ensure!(
+                sha256_file(reader)? == sum,
+                "{} reads other bytes than {} has written",
+                reader.display(),
+                writer.display()
+            );
+        }
+        let mut discard = Command::new("blkdiscard");
+        discard.args(["--offset", "4M", "--length", "8M"]);
+        discard.arg(&ours.path);
+        tools::run(discard, MINUTE)?;
+        for device in [&ours.path, &theirs.device] {
+            disk::forget_cached(device)?;
+        }
+        ensure!(
+            sha256_file(&ours.path)? == sha256_file(&theirs.device)?,
+            "a discard of ours is not seen by krbd"
+        );
+        theirs.unmap()?;
+        ours.disconnect()?;
+        product.unmap("rbd/disk")
+    })
+}
+
 #[test]
 fn krbd_on_our_server() -> Result<()> {
     krbd_guest(Version::V18).run(|| {
