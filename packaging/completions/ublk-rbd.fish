@@ -39,15 +39,21 @@ complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -s h -l help -d 'Print h
 complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -s V -l version -d 'Print version'
 complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -f -a "map" -d 'Attach an image; prints where it is'
 complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -f -a "unmap" -d 'Detach an image'
+complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -f -a "attach" -d 'Serve the ublk devices again that a daemon which died has left; starts a daemon when none is running'
 complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -f -a "list" -d 'List attached images'
 complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -f -a "showmapped" -d 'List attached images'
 complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -f -a "image" -d 'Work with images: create, ls, info, rm'
 complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -f -a "bench" -d 'Measure'
 complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -f -a "cluster" -d 'Run a cluster of one machine, for a first try and for tests: start, stop, status, fault'
 complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -f -a "quickstart" -d 'Show the main job: a cluster, an image and a disk from nothing'
-complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -f -a "daemon" -d 'Serve attached images until stopped. `map` starts one when none is running'
+complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -f -a "daemon" -d 'Serve attached images until stopped. `map` starts one when none is running. A ublk device outlives its daemon: the next one takes it over'
+complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -f -a "device-name" -d 'Print POOL/IMAGE of a ublk device, for udev'
 complete -c ublk-rbd -n "__fish_ublk_rbd_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand map" -l frontend -d 'How the image is attached' -r -f -a "nbd\t'Network block device, on a unix socket or TCP'"
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand map" -l frontend -d 'How the image is attached [default: ublk; nbd with --socket or --tcp]' -r -f -a "ublk\t'Block device /dev/ublkbN. Needs Linux 6.5 or later with ublk_drv'
+nbd\t'Network block device, on a unix socket or TCP'"
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand map" -l device -d 'The block device to make, /dev/ublkbN or N [default: the first that is free]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand map" -l queues -d 'Queues of the block device, all served by the disk\'s iothread' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand map" -l queue-depth -d 'Requests in flight of each queue. Each has 512 KiB of locked memory' -r
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand map" -l socket -d 'Unix socket of the NBD export [default: RUN_DIR/POOL-IMAGE.sock]' -r -F
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand map" -l tcp -d 'Serve NBD on this TCP address instead of a unix socket' -r
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand map" -l request-timeout -d 'Fail a request that the cluster has not answered after this many seconds [default: wait, as krbd does]' -r
@@ -80,6 +86,18 @@ complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand unmap" -l run-dir -d '
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand unmap" -l force -d 'Detach at once: requests in flight fail. Needs no cluster'
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand unmap" -s v -l verbose -d 'Say more on standard error; twice for debugging'
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand unmap" -s h -l help -d 'Print help'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand attach" -s c -l conf -d 'Ceph configuration file [default: $CEPH_CONF, /etc/ceph/CLUSTER.conf, ...]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand attach" -s k -l keyring -d 'Keyring file with the user\'s key' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand attach" -l id -d 'User, without `client.` [default: admin]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand attach" -s n -l name -d 'User, with its type: `client.admin`' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand attach" -s m -l mon-host -d 'Monitor addresses, overriding the configuration file' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand attach" -l connect-timeout -d 'Seconds that finding the cluster may take; 0 is for ever. Overrides client_mount_timeout' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand attach" -l cluster -d 'Cluster name, which picks the configuration file [default: ceph]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand attach" -l format -d 'How to print results' -r -f -a "plain\t''
+json\t''"
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand attach" -l run-dir -d 'Directory of the daemon\'s control socket and of the disks\' sockets [default: /run/ublk-rbd as root, else $XDG_RUNTIME_DIR/ublk-rbd]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand attach" -s v -l verbose -d 'Say more on standard error; twice for debugging'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand attach" -s h -l help -d 'Print help'
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand list" -s c -l conf -d 'Ceph configuration file [default: $CEPH_CONF, /etc/ceph/CLUSTER.conf, ...]' -r -F
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand list" -s k -l keyring -d 'Keyring file with the user\'s key' -r -F
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand list" -l id -d 'User, without `client.` [default: admin]' -r
@@ -357,15 +375,29 @@ complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand daemon" -l run-dir -d 
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand daemon" -l exit-when-idle -d 'Exit once the last image is detached'
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand daemon" -s v -l verbose -d 'Say more on standard error; twice for debugging'
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand daemon" -s h -l help -d 'Print help'
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench cluster quickstart daemon help" -f -a "map" -d 'Attach an image; prints where it is'
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench cluster quickstart daemon help" -f -a "unmap" -d 'Detach an image'
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench cluster quickstart daemon help" -f -a "list" -d 'List attached images'
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench cluster quickstart daemon help" -f -a "image" -d 'Work with images: create, ls, info, rm'
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench cluster quickstart daemon help" -f -a "bench" -d 'Measure'
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench cluster quickstart daemon help" -f -a "cluster" -d 'Run a cluster of one machine, for a first try and for tests: start, stop, status, fault'
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench cluster quickstart daemon help" -f -a "quickstart" -d 'Show the main job: a cluster, an image and a disk from nothing'
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench cluster quickstart daemon help" -f -a "daemon" -d 'Serve attached images until stopped. `map` starts one when none is running'
-complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap list image bench cluster quickstart daemon help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand device-name" -s c -l conf -d 'Ceph configuration file [default: $CEPH_CONF, /etc/ceph/CLUSTER.conf, ...]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand device-name" -s k -l keyring -d 'Keyring file with the user\'s key' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand device-name" -l id -d 'User, without `client.` [default: admin]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand device-name" -s n -l name -d 'User, with its type: `client.admin`' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand device-name" -s m -l mon-host -d 'Monitor addresses, overriding the configuration file' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand device-name" -l connect-timeout -d 'Seconds that finding the cluster may take; 0 is for ever. Overrides client_mount_timeout' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand device-name" -l cluster -d 'Cluster name, which picks the configuration file [default: ceph]' -r
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand device-name" -l format -d 'How to print results' -r -f -a "plain\t''
+json\t''"
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand device-name" -l run-dir -d 'Directory of the daemon\'s control socket and of the disks\' sockets [default: /run/ublk-rbd as root, else $XDG_RUNTIME_DIR/ublk-rbd]' -r -F
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand device-name" -s v -l verbose -d 'Say more on standard error; twice for debugging'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand device-name" -s h -l help -d 'Print help'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap attach list image bench cluster quickstart daemon device-name help" -f -a "map" -d 'Attach an image; prints where it is'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap attach list image bench cluster quickstart daemon device-name help" -f -a "unmap" -d 'Detach an image'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap attach list image bench cluster quickstart daemon device-name help" -f -a "attach" -d 'Serve the ublk devices again that a daemon which died has left; starts a daemon when none is running'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap attach list image bench cluster quickstart daemon device-name help" -f -a "list" -d 'List attached images'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap attach list image bench cluster quickstart daemon device-name help" -f -a "image" -d 'Work with images: create, ls, info, rm'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap attach list image bench cluster quickstart daemon device-name help" -f -a "bench" -d 'Measure'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap attach list image bench cluster quickstart daemon device-name help" -f -a "cluster" -d 'Run a cluster of one machine, for a first try and for tests: start, stop, status, fault'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap attach list image bench cluster quickstart daemon device-name help" -f -a "quickstart" -d 'Show the main job: a cluster, an image and a disk from nothing'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap attach list image bench cluster quickstart daemon device-name help" -f -a "daemon" -d 'Serve attached images until stopped. `map` starts one when none is running. A ublk device outlives its daemon: the next one takes it over'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap attach list image bench cluster quickstart daemon device-name help" -f -a "device-name" -d 'Print POOL/IMAGE of a ublk device, for udev'
+complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and not __fish_seen_subcommand_from map unmap attach list image bench cluster quickstart daemon device-name help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and __fish_seen_subcommand_from image" -f -a "create" -d 'Create an image'
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and __fish_seen_subcommand_from image" -f -a "ls" -d 'List the images of a pool'
 complete -c ublk-rbd -n "__fish_ublk_rbd_using_subcommand help; and __fish_seen_subcommand_from image" -f -a "info" -d 'Show one image'
