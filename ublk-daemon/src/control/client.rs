@@ -86,6 +86,7 @@ pub(crate) fn talk<Q: Serialize, A: DeserializeOwned>(
 pub fn ask_or_start(run_dir: &RunDir, verbose: u8, request: &Request) -> Result<Answer> {
     let deadline = Instant::now() + START_TIMEOUT;
     let mut child = None;
+    let mut again = false;
     loop {
         // A daemon that was just about to exit for want of images may hang up: then the next turn
         // starts another.
@@ -102,8 +103,9 @@ pub fn ask_or_start(run_dir: &RunDir, verbose: u8, request: &Request) -> Result<
                 // Another `map` may have started one first; then ours ended at its lock, and the
                 // next turn connects to the other.
                 Some(_) if connect(run_dir)?.is_some() => {}
-                // Or one that was killed has not quite gone.
+                // Or one that was killed had not quite gone, and has by now.
                 Some(_) if is_locked(run_dir) && Instant::now() < deadline => child = None,
+                Some(_) if !std::mem::replace(&mut again, true) => child = None,
                 Some(_) => bail!("the daemon does not start: {}", last_log_line(run_dir)),
             },
         }

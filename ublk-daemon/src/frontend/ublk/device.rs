@@ -262,7 +262,9 @@ impl Device {
                 return Ok(());
             }
             if used.is_some() || begin.elapsed() > GLANCE {
-                let by = used.unwrap_or_else(|| "a program has it open".to_owned());
+                let by = used.unwrap_or_else(|| {
+                    "a program has it open, or another mount namespace".to_owned()
+                });
                 bail!(
                     "{} is in use ({by}): release it, or use --force",
                     path(id).display()
