@@ -1,16 +1,73 @@
 //! What quickstart does to the disk: writes and verifies, then short runs of random requests.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use hdrhistogram::Histogram;
 use indicatif::ProgressBar;
 
-use super::nbd::Client;
+use super::{block, nbd};
 
 const CHUNK: u32 = 1 << 20;
 const BLOCK: u32 = 4096;
 const CHUNK_QD: u64 = 8;
+
+/// The disk as its users have it.
+pub(super) enum Client {
+    Block(block::Client),
+    Nbd(nbd::Client),
+}
+
+macro_rules! either {
+    ($self:expr, $client:ident => $call:expr) => {
+        match $self {
+            Client::Block($client) => $call,
+            Client::Nbd($client) => $call,
+        }
+    };
+}
+
+impl Client {
+    /// Opens what `map` has printed.
+    pub(super) fn open(device: &str) -> Result<Client> {
+        match device.strip_prefix("nbd+unix:///?socket=") {
+            Some(socket) => Ok(Client::Nbd(nbd::Client::connect(Path::new(socket))?)),
+            None => Ok(Client::Block(block::Client::open(Path::new(device))?)),
+        }
+    }
+
+    fn size(&self) -> u64 {
+        either!(self, c => c.size())
+    }
+
+    fn send_read(&mut self, token: u64, offset: u64, len: u32) -> Result<()> {
+        either!(self, c => c.send_read(token, offset, len))
+    }
+
+    fn send_write(&mut self, token: u64, offset: u64, data: &[u8]) -> Result<()> {
+        either!(self, c => c.send_write(token, offset, data))
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        either!(self, c => c.flush())
+    }
+
+    /// The token of the next request that is done; of a read, [`Client::data`] has the bytes.
+    fn reply(&mut self) -> Result<u64> {
+        either!(self, c => c.reply())
+    }
+
+    fn data(&mut self, into: &mut [u8]) -> Result<()> {
+        either!(self, c => c.data(into))
+    }
+
+    pub(super) fn close(self) {
+        if let Client::Nbd(client) = self {
+            client.disconnect();
+        }
+    }
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {

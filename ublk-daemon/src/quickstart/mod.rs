@@ -2,6 +2,7 @@
 //!
 //! Every step runs this program again and is printed, so that what it shows can be done by hand.
 
+mod block;
 mod load;
 mod nbd;
 
@@ -17,8 +18,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::Value;
 
 use crate::cli::QuickstartArgs;
-use load::{Job, Kind, Row};
-use nbd::Client;
+use load::{Client, Job, Kind, Row};
 
 const POOL: &str = "rbd";
 const IMAGE: &str = "quickstart";
@@ -127,18 +127,40 @@ impl Home {
         }
         let device = match self.device()? {
             Some(device) => device,
-            None => self.step(&["map", &image])?,
+            None if has_ublk() => self.step(&["map", &image])?,
+            None => self.step(&["map", "--frontend", "nbd", &image])?,
         };
         println!("{device}");
         self.measure(args, &device, new)?;
-        self.farewell(&device)
+        let filesystem = new && device.starts_with("/dev/") && self.make_filesystem(&device)?;
+        self.farewell(&device, filesystem)
+    }
+
+    /// Where there is a program for it. What the measurements wrote is overwritten.
+    fn make_filesystem(&self, device: &str) -> Result<bool> {
+        let args = ["-q", "-F", device];
+        let made = Command::new("mkfs.ext4")
+            .args(args)
+            .stdin(Stdio::null())
+            .output();
+        match made {
+            Ok(out) if out.status.success() => {
+                println!("$ mkfs.ext4 {}", args.join(" "));
+                Ok(true)
+            }
+            Ok(out) => {
+                let said = String::from_utf8_lossy(&out.stderr);
+                bail!(
+                    "mkfs.ext4 fails: {}",
+                    said.lines().last().unwrap_or_default()
+                )
+            }
+            Err(_) => Ok(false),
+        }
     }
 
     fn measure(&self, args: &QuickstartArgs, device: &str, new: bool) -> Result<()> {
-        let socket = device
-            .strip_prefix("nbd+unix:///?socket=")
-            .with_context(|| format!("{device} is no unix socket"))?;
-        let mut disk = Client::connect(Path::new(socket))?;
+        let mut disk = Client::open(device)?;
         let mut rows = Vec::new();
         if new {
             let bar = bar("write and verify");
@@ -159,12 +181,12 @@ impl Home {
             rows.push(load::run(&mut disk, &job, VERIFIED, args.runtime, &bar)?);
             bar.finish_and_clear();
         }
-        disk.disconnect();
+        disk.close();
         print_rows(&rows);
         Ok(())
     }
 
-    fn farewell(&self, device: &str) -> Result<()> {
+    fn farewell(&self, device: &str, filesystem: bool) -> Result<()> {
         let env = self.dir.join("env");
         let bin = self.program.parent().unwrap_or(Path::new("/"));
         let text = format!(
@@ -182,9 +204,16 @@ impl Home {
             "go on:   . {}; ublk-rbd image create --size 10G {POOL}/disk2; ublk-rbd map {POOL}/disk2",
             env.display()
         );
-        println!(
-            "use it:  qemu-img info '{device}'   (or nbdinfo, nbd-client, fio: docs/user-guide.md)"
-        );
+        let hint = match (device.starts_with("/dev/"), filesystem) {
+            (true, true) => format!("mount {device} /mnt   (umount it before the end)"),
+            (true, false) => {
+                format!("mkfs.ext4 {device}   (or fio, LVM, a VM: docs/user-guide.md)")
+            }
+            (false, _) => format!(
+                "qemu-img info '{device}'   (or nbdinfo, nbd-client, fio: docs/user-guide.md)"
+            ),
+        };
+        println!("use it:  {hint}");
         println!(
             "stop:    {} quickstart --clean{dir}",
             self.program.display()
@@ -310,6 +339,13 @@ impl Home {
         let lock = std::fs::File::open(self.cluster().join("daemon.lock"));
         lock.is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
     }
+}
+
+/// Whether a block device can be made.
+fn has_ublk() -> bool {
+    std::env::var_os("UBLK_RBD_FRONTEND").is_none_or(|f| f != "nbd")
+        && nix::unistd::geteuid().is_root()
+        && Path::new("/dev/ublk-control").exists()
 }
 
 fn bar(what: &'static str) -> ProgressBar {
