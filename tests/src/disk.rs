@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use crate::Need;
+use crate::ceph::Client;
 use crate::product::{Mapped, text};
 use crate::tools::{self, sha256_file, wait_for, write_pattern};
 
@@ -218,6 +219,19 @@ pub fn attribute(device: &Path, name: &str) -> Result<u64> {
     let value = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
     let number = value.trim().parse();
     number.with_context(|| format!("{}: {value}", path.display()))
+}
+
+/// What librbd reads of the image is what the device has.
+pub fn same_for_librbd(ceph: &Client, image: &str, device: &Path, scratch: &Path) -> Result<()> {
+    let file = scratch.join("exported");
+    ceph.run(["rbd", "export", "--no-progress", image, text(&file)])?;
+    forget_cached(device)?;
+    ensure!(
+        sha256_file(device)? == sha256_file(&file)?,
+        "{} and {image} differ",
+        device.display()
+    );
+    Ok(fs::remove_file(file)?)
 }
 
 /// Drops what the kernel has cached of a device, so that it is read again.

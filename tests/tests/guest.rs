@@ -91,19 +91,6 @@ fn scratch() -> Result<TempDir> {
     Ok(tempfile::Builder::new().prefix("ug.").tempdir_in("/tmp")?)
 }
 
-/// Compares a device with what librbd reads of the image.
-fn same_as_exported(client: &Client, image: &str, device: &Path, scratch: &Path) -> Result<()> {
-    let file = scratch.join("exported");
-    client.run(["rbd", "export", "--no-progress", image, text(&file)])?;
-    disk::forget_cached(device)?;
-    ensure!(
-        sha256_file(device)? == sha256_file(&file)?,
-        "{} and {image} differ",
-        device.display()
-    );
-    Ok(fs::remove_file(file)?)
-}
-
 #[test]
 fn file_systems_on_nbd() -> Result<()> {
     let tools = [Need::Ceph(Version::V18), NbdDevice::NEED];
@@ -119,7 +106,7 @@ fn file_systems_on_nbd() -> Result<()> {
             fs.exercise(&device.path, scratch.path())?;
         }
         let ceph = server.client(Version::V18)?;
-        same_as_exported(&ceph, "rbd/disk", &device.path, scratch.path())?;
+        disk::same_for_librbd(&ceph, "rbd/disk", &device.path, scratch.path())?;
         // In use it is not detached.
         let why = product.refused(["unmap", "rbd/disk"])?;
         ensure!(why.contains("connected"), "{why}");
@@ -198,7 +185,7 @@ fn krbd(client: &Client, modes: &[&str]) -> Result<()> {
     for fs in Fs::ALL {
         fs.exercise(&device, scratch.path())?;
     }
-    same_as_exported(client, "rbd/disk", &device, scratch.path())?;
+    disk::same_for_librbd(client, "rbd/disk", &device, scratch.path())?;
     rbd(&["object-map", "check", "--no-progress", "rbd/disk"])?;
 
     // The watch of the header tells it of a new size and of a snapshot.
@@ -221,10 +208,10 @@ fn krbd(client: &Client, modes: &[&str]) -> Result<()> {
     rbd(&["snap", "create", "--no-progress", "rbd/disk@kept"])?;
     write_pattern(&file, 16, 4)?;
     copy()?;
-    same_as_exported(client, "rbd/disk", &device, scratch.path())?;
+    disk::same_for_librbd(client, "rbd/disk", &device, scratch.path())?;
 
     let kept = Krbd::map(client, "rbd/disk@kept", &options)?;
-    same_as_exported(client, "rbd/disk@kept", &kept.device, scratch.path())?;
+    disk::same_for_librbd(client, "rbd/disk@kept", &kept.device, scratch.path())?;
     let mut dd = Command::new("dd");
     dd.args(["bs=1M", "skip=600", "count=16", "status=none"]);
     dd.args([
@@ -247,7 +234,7 @@ fn krbd(client: &Client, modes: &[&str]) -> Result<()> {
     let clone = Krbd::map(client, "rbd/clone", &options)?;
     fio(&clone.device)?;
     Fs::Ext4.exercise(&clone.device, scratch.path())?;
-    same_as_exported(client, "rbd/clone", &clone.device, scratch.path())?;
+    disk::same_for_librbd(client, "rbd/clone", &clone.device, scratch.path())?;
     clone.unmap()?;
     mapped.unmap()?;
     let status = rbd(&["status", "rbd/disk"])?;

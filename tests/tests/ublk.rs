@@ -57,19 +57,6 @@ fn fio(file: &Path, size: &str) -> Result<()> {
     client::fio(&args, &[], 3 * MINUTE).map(drop)
 }
 
-/// What librbd reads of the image is what the device has.
-fn same_for_librbd(ceph: &Client, image: &str, device: &Path, scratch: &Path) -> Result<()> {
-    let file = scratch.join("exported");
-    ceph.run(["rbd", "export", "--no-progress", image, text(&file)])?;
-    disk::forget_cached(device)?;
-    ensure!(
-        sha256_file(device)? == sha256_file(&file)?,
-        "{} and {image} differ",
-        device.display()
-    );
-    Ok(fs::remove_file(file)?)
-}
-
 /// A disk's life on a cluster: looked at, filled, discarded, put under file systems.
 fn life(product: &Product, ceph: &Client, scratch: &Path) -> Result<()> {
     product.run(["image", "create", "--size", "512M", "rbd/disk"])?;
@@ -98,7 +85,7 @@ fn life(product: &Product, ceph: &Client, scratch: &Path) -> Result<()> {
     Fs::Ext4.make(&device)?;
     let found = shell(&format!("blkid -p -s TYPE -o value {}", device.display()))?;
     ensure!(found.trim() == "ext4", "{found}");
-    same_for_librbd(ceph, "rbd/disk", &device, scratch)?;
+    disk::same_for_librbd(ceph, "rbd/disk", &device, scratch)?;
     product.unmap(text(&device))?;
     ensure!(!device.exists(), "{} is still there", device.display());
     product.assert_gone()
