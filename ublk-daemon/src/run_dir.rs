@@ -1,5 +1,7 @@
 //! The directory of the daemon's sockets.
 
+use std::fs::{File, TryLockError};
+use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -62,6 +64,20 @@ impl RunDir {
 
     pub fn lock_file(&self) -> PathBuf {
         self.path.join("daemon.lock")
+    }
+
+    /// Whether a process has the directory. One that may not be read is not ours to judge. The lock
+    /// tried is a shared one: those who look do not keep each other out.
+    pub fn is_locked(&self) -> Result<bool> {
+        let path = self.lock_file();
+        match File::open(&path) {
+            Ok(file) => Ok(matches!(
+                file.try_lock_shared(),
+                Err(TryLockError::WouldBlock)
+            )),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+            Err(e) => Err(e).with_context(|| format!("cannot open {}", path.display())),
+        }
     }
 
     pub fn log_file(&self) -> PathBuf {

@@ -90,14 +90,9 @@ impl Home {
         Ok(())
     }
 
-    /// Whether a process has it. One that may not be read is not ours to judge.
+    /// Whether a process has it.
     pub(super) fn is_locked(&self) -> Result<bool> {
-        let path = self.dir.lock_file();
-        match File::open(&path) {
-            Ok(file) => Ok(matches!(file.try_lock(), Err(fs::TryLockError::WouldBlock))),
-            Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
-            Err(e) => Err(e).with_context(|| format!("cannot open {}", path.display())),
-        }
+        self.dir.is_locked()
     }
 
     pub(super) fn save(&self, description: &Description) -> Result<()> {

@@ -1,6 +1,6 @@
 //! The caller's side of the control socket.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
@@ -104,7 +104,9 @@ pub fn ask_or_start(run_dir: &RunDir, verbose: u8, request: &Request) -> Result<
                 // next turn connects to the other.
                 Some(_) if connect(run_dir)?.is_some() => {}
                 // Or one that was killed had not quite gone, and has by now.
-                Some(_) if is_locked(run_dir) && Instant::now() < deadline => child = None,
+                Some(_) if run_dir.is_locked().unwrap_or(false) && Instant::now() < deadline => {
+                    child = None;
+                }
                 Some(_) if !std::mem::replace(&mut again, true) => child = None,
                 Some(_) => bail!("the daemon does not start: {}", last_log_line(run_dir)),
             },
@@ -114,12 +116,6 @@ pub fn ask_or_start(run_dir: &RunDir, verbose: u8, request: &Request) -> Result<
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-}
-
-/// Whether some process has the run directory.
-fn is_locked(run_dir: &RunDir) -> bool {
-    let lock = File::open(run_dir.lock_file());
-    lock.is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
 fn start(run_dir: &RunDir, verbose: u8) -> Result<std::process::Child> {

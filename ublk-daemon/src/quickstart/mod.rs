@@ -6,7 +6,6 @@ mod block;
 mod load;
 mod nbd;
 
-use std::fs::TryLockError;
 use std::io::IsTerminal;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -18,6 +17,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::Value;
 
 use crate::cli::QuickstartArgs;
+use crate::run_dir::RunDir;
 use load::{Client, Job, Kind, Row};
 
 const POOL: &str = "rbd";
@@ -336,8 +336,8 @@ impl Home {
 
     /// A process holds the cluster's directory.
     fn is_starting(&self) -> bool {
-        let lock = std::fs::File::open(self.cluster().join("daemon.lock"));
-        lock.is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
+        let cluster = RunDir::new(Some(&self.cluster()));
+        cluster.and_then(|dir| dir.is_locked()).unwrap_or(false)
     }
 }
 
