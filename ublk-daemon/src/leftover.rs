@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use crate::cli::Frontend;
 use crate::control::DiskInfo;
 use crate::disk::Left;
-use crate::frontend::ublk::{Control, ControlError, State, path, usage_of};
+use crate::frontend::ublk::{Control, ControlError, State, in_use, path, usage_of};
 use crate::record::Record;
 use crate::run_dir::RunDir;
 
@@ -82,13 +82,9 @@ pub async fn remove(run_dir: &RunDir, record: &Record, force: bool) -> Result<()
             )
         }
         Leftover::Device(left) => {
-            let device = path(record.device);
             let used = usage_of(&format!("ublkb{}", record.device));
             if let (Some(by), false) = (&used, force) {
-                bail!(
-                    "{} is in use ({by}): release it, or use --force",
-                    device.display()
-                );
+                return Err(in_use(record.device, by));
             }
             left.control.stop(record.device).await?;
             left.control.delete(record.device, used.is_some()).await?;

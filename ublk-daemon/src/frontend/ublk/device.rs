@@ -56,6 +56,15 @@ pub fn path(id: u32) -> PathBuf {
     format!("/dev/ublkb{id}").into()
 }
 
+/// Why a device is not removed.
+pub fn in_use(id: u32, by: &str) -> anyhow::Error {
+    let path = path(id);
+    anyhow!(
+        "{} is in use ({by}): release it, or use --force",
+        path.display()
+    )
+}
+
 impl Device {
     /// Makes a device without a disk yet: nobody sees it before [`Device::start`].
     pub async fn add(control: Control, disk: Rc<dyn Disk>, options: &Options) -> Result<Device> {
@@ -265,10 +274,7 @@ impl Device {
                 let by = used.unwrap_or_else(|| {
                     "a program has it open, or another mount namespace".to_owned()
                 });
-                bail!(
-                    "{} is in use ({by}): release it, or use --force",
-                    path(id).display()
-                );
+                return Err(in_use(id, &by));
             }
             iothread::sleep(POLL).await;
         }

@@ -15,6 +15,6 @@ pub mod uapi;
 mod usage;
 
 pub use control::{Control, ControlError};
-pub use device::{Device, Options, path};
+pub use device::{Device, Options, in_use, path};
 pub use uapi::{DevInfo, Features, State};
 pub use usage::of as usage_of;
